@@ -1,0 +1,649 @@
+mod builder;
+mod iter;
+mod stats;
+mod ttl;
+
+use std::{
+    borrow::Borrow,
+    cell::Cell,
+    fmt,
+    hash::{BuildHasher, Hash},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use tokio::{
+    task::{JoinHandle, consume_budget},
+    time::Instant,
+};
+
+pub use self::{
+    builder::Builder,
+    iter::{Iter, Keys, Values},
+    stats::Stats,
+    ttl::{Ttl, When},
+};
+use crate::{
+    clock::{Deadline, Now},
+    event::{Cause, Event, Events, LosslessEvents},
+    shared::Shared,
+    store::Entry,
+    sweeper::{Step, SweepReport, SweepRun},
+};
+
+/// What hashes keys by default: foldhash, seeded anew for each cache.
+pub type DefaultHasher = foldhash::fast::RandomState;
+
+/// How many events `on_expired` may be behind before it holds back the sweeper.
+const CALLBACK_CAPACITY: usize = 1_024;
+
+/// How many entries `Debug` shows.
+const DEBUG_ENTRIES: usize = 32;
+
+/// Calls between two that ask Tokio for a turn: each call costs 1 ns for it, not 4.
+const TURN_EVERY: u32 = 64;
+
+/// A concurrent map whose values know when to leave.
+///
+/// A `Cache` is a handle: cheap to clone, and all clones are one cache. Values may have a deadline; a
+/// value is dead from the instant `now >= deadline`, and from then on no call returns it, whether or not
+/// the sweeper has been there. A task on the Tokio runtime sweeps the dead out of memory
+/// ([`Sweep`](crate::Sweep)), and each departure can be followed on a stream ([`events`](Cache::events),
+/// [`events_lossless`](Cache::events_lossless)).
+///
+/// Verbs and meanings are those of Redis. Each verb is atomic against all others on the same key.
+/// Look-ups take any borrowed form of the key (`&str` for `String`).
+///
+/// # Cost
+///
+/// A verb takes the lock of one shard for about a hundred nanoseconds, and never waits for a subscriber.
+/// An awaited call takes part in Tokio's cooperative budget (once in 64 calls), so that a task that only
+/// ever hits cannot starve its runtime. That is the only point at which it waits, and it comes before
+/// the call does anything: all verbs are cancel safe.
+///
+/// # Under the lock
+///
+/// `Hash`, `Eq` and `Clone` of keys and values, and the closure of [`update`](Cache::update), run while
+/// a shard is locked: they must not call the cache. `Drop` never does, and may. A panic in any of them
+/// unlocks the shard and leaves the cache whole.
+///
+/// # Runtimes
+///
+/// A cache keeps the time of the runtime it was built on: Tokio's clock (which tests pause and advance)
+/// on a `current_thread` runtime, real time on a `multi_thread` one (which cannot be paused). Handles
+/// work from other runtimes and from none; when the runtime of the cache is gone, only the sweeper and
+/// [`on_expired`](Cache::on_expired) are.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use fleeting::Cache;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let cache = Cache::new();
+/// cache.set_ex("session", 42, Duration::from_secs(30)).await;
+/// assert_eq!(cache.get("session").await, Some(42));
+///
+/// tokio::time::advance(Duration::from_secs(30)).await;
+/// assert_eq!(cache.get("session").await, None);
+/// # }
+/// ```
+pub struct Cache<K, V, S = DefaultHasher> {
+    shared: Arc<Shared<K, V, S>>,
+    time_to_live: Option<Duration>,
+}
+
+impl<K, V> Cache<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// A cache without a default TTL, with the default [`Sweep`](crate::Sweep).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, as [`Builder::build`].
+    #[allow(clippy::new_without_default)] // It panics outside of a runtime: no default.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+}
+
+impl<K, V> Cache<K, V> {
+    /// Sets up a cache.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{Cache, Cause, Sweep};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache: Cache<String, Vec<u8>> = Cache::builder()
+    ///     .name("sessions")
+    ///     .time_to_live(Duration::from_secs(1_800))
+    ///     .sweep(Sweep::default().every(Duration::from_millis(250)))
+    ///     .publish([Cause::Expired, Cause::Removed])
+    ///     .build();
+    /// # drop(cache);
+    /// # }
+    /// ```
+    pub fn builder() -> Builder<K, V> {
+        Builder::new()
+    }
+}
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// A clone of the live value of `key` (Redis: `GET`).
+    #[doc(alias = "GET")]
+    #[inline]
+    pub async fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let value = self.shared.store.get(key, &self.shared.clock);
+        self.shared.publisher.flush();
+        value
+    }
+
+    /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
+    /// (Redis: `GETEX`).
+    #[doc(alias = "GETEX")]
+    pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let value = self.shared.store.get_ex(key, &now, now.after(ttl));
+        self.shared.publisher.flush();
+        value
+    }
+
+    /// Puts `value` at `key` with the default TTL, or without one where none was set; returns the live
+    /// value it replaced (Redis: `SET`).
+    ///
+    /// A TTL that the replaced value had is dropped.
+    #[doc(alias = "SET")]
+    pub async fn set(&self, key: K, value: V) -> Option<V> {
+        take_turn().await;
+        match self.time_to_live {
+            Some(ttl) => {
+                let now = self.shared.clock.now();
+                self.put(key, value, &now, |_| now.after(ttl))
+            }
+            None => self.put(key, value, &self.shared.clock, |_| Deadline::PERSISTENT),
+        }
+    }
+
+    /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SETEX`).
+    ///
+    /// A TTL of zero is dead at once, one that overflows is persistent.
+    #[doc(alias = "SETEX")]
+    pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Option<V> {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        self.put(key, value, &now, |_| now.after(ttl))
+    }
+
+    /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX`).
+    ///
+    /// Without a `ttl` it gets the default one, as from [`set`](Cache::set).
+    #[doc(alias = "SETNX")]
+    pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let ttl = ttl.or(self.time_to_live);
+        let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
+        let set = self.shared.store.set_nx(key, value, &now, deadline);
+        self.shared.publisher.flush();
+        set
+    }
+
+    /// Puts `value` at `key` and leaves the TTL as it is; returns the live value it replaced
+    /// (Redis: `SET KEEPTTL`).
+    ///
+    /// Where no live value is, this is [`set`](Cache::set).
+    #[doc(alias = "KEEPTTL")]
+    pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
+        self.put(key, value, &now, |kept| kept.unwrap_or(fresh))
+    }
+
+    /// Takes the live value of `key` out (Redis: `DEL`).
+    #[doc(alias = "DEL")]
+    pub async fn remove<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let value = self.shared.store.remove(key, &self.shared.clock, Cause::Removed);
+        self.shared.publisher.flush();
+        value
+    }
+
+    /// Whether `key` has a live value (Redis: `EXISTS`). Changes nothing that anybody can see.
+    #[doc(alias = "EXISTS")]
+    pub async fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let deadline = self.shared.store.deadline(key, &self.shared.clock);
+        self.shared.publisher.flush();
+        deadline.is_some()
+    }
+
+    /// How long the value of `key` has still to live (Redis: `TTL`, `PTTL`).
+    #[doc(alias = "TTL")]
+    #[doc(alias = "PTTL")]
+    pub async fn ttl<Q>(&self, key: &Q) -> Ttl
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let deadline = self.shared.store.deadline(key, &now);
+        self.shared.publisher.flush();
+        match deadline {
+            None => Ttl::Missing,
+            Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
+        }
+    }
+
+    /// Lets the value of `key` live for `ttl` from now; false where no live value is
+    /// (Redis: `EXPIRE`). What is dead stays dead.
+    #[doc(alias = "EXPIRE")]
+    #[doc(alias = "PEXPIRE")]
+    pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        self.change(key, &now, |entry| entry.deadline = now.after(ttl)).is_some()
+    }
+
+    /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
+    /// (Redis: `EXPIRE NX|XX|GT|LT`).
+    pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let new = now.after(ttl);
+        let changed = self.change(key, &now, |entry| {
+            let old = entry.deadline;
+            let holds = match when {
+                When::NoTtl => old.is_persistent(),
+                When::HasTtl => !old.is_persistent(),
+                When::Later => new.is_later_than(old),
+                When::Sooner => old.is_later_than(new),
+            };
+            if holds {
+                entry.deadline = new;
+            }
+            holds
+        });
+        changed == Some(true)
+    }
+
+    /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no
+    /// live value is (Redis: `EXPIREAT`).
+    #[doc(alias = "EXPIREAT")]
+    #[doc(alias = "PEXPIREAT")]
+    pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let deadline = self.shared.clock.deadline_of(deadline);
+        self.change(key, &self.shared.clock, |entry| entry.deadline = deadline).is_some()
+    }
+
+    /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
+    pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let changed = self.change(key, &self.shared.clock, |entry| {
+            let has_ttl = !entry.deadline.is_persistent();
+            entry.deadline = entry.deadline.extended(more);
+            has_ttl
+        });
+        changed == Some(true)
+    }
+
+    /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
+    #[doc(alias = "PERSIST")]
+    pub async fn persist<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let changed = self.change(key, &self.shared.clock, |entry| {
+            let had_ttl = !entry.deadline.is_persistent();
+            entry.deadline = Deadline::PERSISTENT;
+            had_ttl
+        });
+        changed == Some(true)
+    }
+
+    /// Ends the life of the value of `key` now, with an [`Expired`](Cause::Expired) event whose deadline
+    /// is now; returns the value (TimedDict: `expire_key`).
+    pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let value = self.shared.store.remove(key, &self.shared.clock, Cause::Expired);
+        self.shared.publisher.flush();
+        value
+    }
+
+    /// Changes the live value of `key` in place, atomically; its TTL stays. Returns what `change` does,
+    /// or `None` where no live value is. No event is sent: nothing left.
+    ///
+    /// `change` runs while the shard of `key` is locked: let it be short, and don't call the cache in it,
+    /// or it may wait for itself for ever. Where it panics, the value stays as it left it.
+    ///
+    /// ```
+    /// # use fleeting::Cache;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let visits = Cache::new();
+    /// visits.set("home", 1).await;
+    /// let after = visits.update("home", |n| { *n += 1; *n }).await;
+    /// assert_eq!(after, Some(2));
+    /// # }
+    /// ```
+    pub async fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        self.change(key, &self.shared.clock, |entry| change(&mut entry.value))
+    }
+
+    /// Resident entries: live, or dead and not yet swept. O(shards).
+    pub fn len(&self) -> usize {
+        self.shared.store.len()
+    }
+
+    /// Whether nothing is resident. O(shards).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Live entries. O(n), a shard at a time.
+    pub fn live_len(&self) -> usize {
+        self.shared.store.live_len(self.shared.clock.now())
+    }
+
+    /// The live entries, cloned, in no order.
+    ///
+    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
+    /// meanwhile may or may not. A shard is copied at a time, under its lock for reading; between items
+    /// no lock is held, so the loop may call the cache.
+    pub fn iter(&self) -> Iter<K, V, S> {
+        Iter::new(self.clone())
+    }
+
+    /// The keys of [`iter`](Cache::iter).
+    pub fn keys(&self) -> Keys<K, V, S> {
+        self.iter().keys()
+    }
+
+    /// The values of [`iter`](Cache::iter).
+    pub fn values(&self) -> Values<K, V, S> {
+        self.iter().values()
+    }
+
+    /// Takes everything out, a shard at a time. Live values leave as [`Cause::Removed`], dead ones as
+    /// [`Cause::Expired`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it is done has emptied some of the shards.
+    #[doc(alias = "FLUSHDB")]
+    pub async fn clear(&self) {
+        for shard in 0..self.shared.store.shard_count() {
+            consume_budget().await;
+            self.shared.store.clear_shard(shard, self.shared.clock.now());
+            self.shared.publisher.flush();
+        }
+    }
+
+    /// A stream of what leaves from now on. It never slows the cache: a subscriber that falls behind
+    /// [`event_capacity`](Builder::event_capacity) misses the oldest events, and is told how many.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::new();
+    /// let mut events = cache.events();
+    /// cache.set_ex("session", 42, Duration::from_secs(30)).await;
+    ///
+    /// let event = events.recv().await.unwrap().unwrap();
+    /// assert_eq!((event.key, event.value), ("session", 42));
+    /// assert!(event.lag().unwrap() <= Duration::from_secs(1));
+    /// # }
+    /// ```
+    pub fn events(&self) -> Events<K, V> {
+        Events::new(&self.shared.publisher)
+    }
+
+    /// A stream of what leaves from now on that loses nothing while it lives: with `capacity` unread
+    /// events it holds back the sweeper, never a reader or a writer.
+    ///
+    /// # Panics
+    ///
+    /// Where `capacity` is 0.
+    pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
+        LosslessEvents::new(&self.shared.publisher, capacity)
+    }
+
+    /// Calls and awaits `callback` for each value that expires from now on, one after the other, in a
+    /// task on the cache's runtime (TimedDict: `callback`).
+    ///
+    /// It loses nothing: a slow callback holds back the sweeper as a lossless subscriber of 1,024 events
+    /// does. A panic in it is logged and harms nothing. As a handler of axum, the closure is cloned for
+    /// each call: share what it changes in an `Arc`. [`JoinHandle::abort`] ends it; so does the end of
+    /// the cache.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let cache = Cache::new();
+    /// let (sender, mut receiver) = tokio::sync::mpsc::channel(8);
+    /// cache.on_expired(async move |event| sender.send(event.key).await.unwrap());
+    ///
+    /// cache.set_ex("session", 42, Duration::from_secs(30)).await;
+    /// assert_eq!(receiver.recv().await, Some("session"));
+    /// # }
+    /// ```
+    pub fn on_expired<F, Fut>(&self, callback: F) -> JoinHandle<()>
+    where
+        F: FnOnce(Arc<Event<K, V>>) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let mut events = self.events_lossless(CALLBACK_CAPACITY);
+        let name = self.shared.name().to_owned();
+        self.shared.runtime.spawn(async move {
+            while let Some(event) = events.recv().await {
+                if event.cause != Cause::Expired {
+                    continue;
+                }
+                let callback = callback.clone();
+                let call = AssertUnwindSafe(async move { callback(event).await });
+                if call.catch_unwind().await.is_err() {
+                    tracing::error!(cache = name, "the callback of on_expired panicked");
+                }
+            }
+        })
+    }
+
+    /// Sweeps once, now, also while the sweeper is paused or there is none.
+    ///
+    /// It never waits for a subscriber: where a lossless one has no room, the sweep ends there and
+    /// [`SweepReport::held_back`] is true.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: what it has not looked at, the next sweep will.
+    pub async fn sweep(&self) -> SweepReport {
+        let mut sweep = SweepRun::new(&self.shared);
+        while let Step::Yield = sweep.step_safely(&self.shared) {
+            tokio::task::yield_now().await;
+        }
+        sweep.finish(&self.shared)
+    }
+
+    /// Lets the sweeper rest. Reads stay right: dead values just stay in memory.
+    pub fn pause_sweeper(&self) {
+        self.shared.pause(true);
+    }
+
+    /// Lets the sweeper work again, from its next tick.
+    pub fn resume_sweeper(&self) {
+        self.shared.pause(false);
+    }
+
+    /// What the cache has done and holds. O(shards).
+    pub fn stats(&self) -> Stats {
+        let counts = self.shared.store.counts();
+        let sweeps = self.shared.sweeps();
+        Stats {
+            resident: self.len(),
+            hits: counts.hits,
+            misses: counts.misses,
+            expired: counts.expired,
+            removed: counts.removed,
+            replaced: counts.replaced,
+            sweeps: sweeps.count,
+            last_sweep: sweeps.last,
+            swept: sweeps.total,
+            subscribers: self.shared.publisher.subscribers(),
+            overflow: self.shared.publisher.overflow(),
+        }
+    }
+
+    /// Stops the sweeper, lets what is dead by now leave, and ends the streams after what they hold.
+    ///
+    /// It waits for no subscriber: what goes beyond the capacity of a lossless one waits for it as
+    /// overflow. Afterwards reads and writes still work, without a sweeper and without events.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it is done may leave the streams open; call it again.
+    pub async fn shutdown(&self) {
+        if let Some(task) = self.shared.take_task() {
+            task.abort();
+            // Its last window may still be on its way to the streams.
+            let _ = task.await;
+        }
+        for shard in 0..self.shared.store.shard_count() {
+            consume_budget().await;
+            self.shared.expire_shard(shard);
+        }
+        self.shared.publisher.close();
+    }
+
+    fn put<N: Now>(
+        &self,
+        key: K,
+        value: V,
+        now: &N,
+        deadline: impl FnOnce(Option<Deadline>) -> Deadline,
+    ) -> Option<V> {
+        let replaced = self.shared.store.set(key, value, now, deadline);
+        self.shared.publisher.flush();
+        replaced
+    }
+
+    fn change<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let changed = self.shared.store.update(key, now, change);
+        self.shared.publisher.flush();
+        changed
+    }
+}
+
+impl<K, V, S> Clone for Cache<K, V, S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), time_to_live: self.time_to_live }
+    }
+}
+
+impl<K, V, S> fmt::Debug for Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + fmt::Debug + 'static,
+    V: Clone + Send + Sync + fmt::Debug + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// The first live entries, each with its value and the TTL it has left.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache {:?} ", self.shared.name())?;
+        let mut entries = self.iter();
+        let mut map = f.debug_map();
+        for _ in 0..DEBUG_ENTRIES {
+            let Some((key, value, deadline)) = entries.next_entry() else { return map.finish() };
+            let left = deadline.remaining(self.shared.clock.now());
+            match left {
+                Some(left) => map.entry(&key, &format_args!("{value:?} (expires in {left:?})")),
+                None => map.entry(&key, &value),
+            };
+        }
+        match entries.next_entry() {
+            Some(_) => map.finish_non_exhaustive(),
+            None => map.finish(),
+        }
+    }
+}
+
+/// Takes part in Tokio's cooperative budget, once in [`TURN_EVERY`] calls of a thread.
+#[inline]
+async fn take_turn() {
+    thread_local! {
+        static CALLS: Cell<u32> = const { Cell::new(0) };
+    }
+    let calls = CALLS.get();
+    CALLS.set(calls.wrapping_add(1));
+    if calls % TURN_EVERY == 0 {
+        consume_budget().await;
+    }
+}

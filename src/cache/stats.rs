@@ -1,0 +1,41 @@
+use crate::sweeper::SweepReport;
+
+/// What a cache has done and holds. Made by [`Cache::stats`](crate::Cache::stats).
+///
+/// Each count is exact; all of them together are not taken at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Entries in memory: live, or dead and not yet swept.
+    pub resident: usize,
+    /// Calls of `get` and `get_ex` that found a live value.
+    pub hits: u64,
+    /// Calls of `get` and `get_ex` that found none.
+    pub misses: u64,
+    /// Values whose TTL ran out and that have left.
+    pub expired: u64,
+    /// Values that were removed.
+    pub removed: u64,
+    /// Values that were replaced.
+    pub replaced: u64,
+    /// Sweeps that were finished.
+    pub sweeps: u64,
+    /// The last finished sweep.
+    pub last_sweep: Option<SweepReport>,
+    /// All finished sweeps added up.
+    pub swept: SweepReport,
+    /// Streams of events that somebody holds.
+    pub subscribers: usize,
+    /// Events beyond the capacity of the fullest lossless stream, waiting for its reader.
+    pub overflow: usize,
+}
+
+impl Stats {
+    /// The share of reads that found a live value; 0 where nothing was read.
+    pub fn hit_ratio(&self) -> f64 {
+        match self.hits + self.misses {
+            0 => 0.0,
+            reads => self.hits as f64 / reads as f64,
+        }
+    }
+}

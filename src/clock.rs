@@ -1,0 +1,300 @@
+//! Time as one word: the only arithmetic on deadlines in the crate.
+//!
+//! 1. A [`Tick`] counts nanoseconds since the epoch of its [`Clock`], from 1, so that zero is free to
+//!    mean "persistent" in a [`Deadline`].
+//! 2. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
+//! 3. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
+//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
+//!    at most [`MARGIN`] behind; only a deadline between the two bounds needs the precise clock.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use tokio::{runtime::RuntimeFlavor, time::Instant};
+
+/// Nanoseconds since the epoch of a [`Clock`], from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(NonZeroU64);
+
+/// The tick at which a value dies, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline(Option<NonZeroU64>);
+
+/// What tells whether a deadline has been reached: a [`Tick`], or a [`Clock`] read only where needed.
+pub(crate) trait Now {
+    fn is_dead(&self, deadline: Deadline) -> bool;
+    fn tick(&self) -> Tick;
+}
+
+/// The time of the runtime on which it was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    epoch: Instant,
+    real: Option<coarse::Coarse>,
+    virtual_time: bool,
+}
+
+impl Tick {
+    /// The deadline of a value that may live for `ttl` from now; one that overflows is persistent.
+    pub(crate) fn after(self, ttl: Duration) -> Deadline {
+        let ttl = u64::try_from(ttl.as_nanos()).ok();
+        Deadline(ttl.and_then(|ttl| self.0.checked_add(ttl)))
+    }
+
+    pub(crate) fn since(self, earlier: Tick) -> Duration {
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
+    }
+}
+
+impl Now for Tick {
+    #[inline]
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        deadline.is_dead(*self)
+    }
+
+    #[inline]
+    fn tick(&self) -> Tick {
+        *self
+    }
+}
+
+impl Deadline {
+    pub(crate) const PERSISTENT: Deadline = Deadline(None);
+
+    #[inline]
+    pub(crate) fn is_dead(self, now: Tick) -> bool {
+        self.0.is_some_and(|deadline| now.0 >= deadline)
+    }
+
+    pub(crate) fn is_persistent(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// This deadline moved back by `more`; one that overflows is persistent.
+    pub(crate) fn extended(self, more: Duration) -> Deadline {
+        self.0.map_or(Self::PERSISTENT, |deadline| Tick(deadline).after(more))
+    }
+
+    /// What is left of a life, zero once it is over; `None` for a persistent one.
+    pub(crate) fn remaining(self, now: Tick) -> Option<Duration> {
+        self.0.map(|deadline| Duration::from_nanos(deadline.get().saturating_sub(now.0.get())))
+    }
+
+    /// Whether this deadline comes after `other`; persistent comes after all.
+    pub(crate) fn is_later_than(self, other: Deadline) -> bool {
+        let order = |deadline: Deadline| deadline.0.map_or(u64::MAX, NonZeroU64::get);
+        order(self) > order(other)
+    }
+}
+
+impl From<Tick> for Deadline {
+    fn from(tick: Tick) -> Deadline {
+        Deadline(Some(tick.0))
+    }
+}
+
+impl Clock {
+    /// A clock of the current runtime, or of the machine where there is none.
+    ///
+    /// Only a `current_thread` runtime can pause its clock, and only where Tokio was compiled with
+    /// `test-util`; everywhere else real time is the truth and its cheap readings are exact.
+    pub(crate) fn new() -> Clock {
+        let flavor = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+        let virtual_time = TEST_UTIL && flavor.is_ok_and(|f| f == RuntimeFlavor::CurrentThread);
+        if virtual_time {
+            return Clock { epoch: Instant::now(), real: None, virtual_time };
+        }
+        let (epoch, real) = coarse::Coarse::beside(real_now);
+        Clock { epoch, real, virtual_time }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.tick_of(if self.virtual_time { Instant::now() } else { real_now() })
+    }
+
+    /// The tick of `instant`; one before the epoch counts as the epoch.
+    pub(crate) fn tick_of(&self, instant: Instant) -> Tick {
+        let since = instant.saturating_duration_since(self.epoch).as_nanos();
+        Tick(NonZeroU64::MIN.saturating_add(u64::try_from(since).unwrap_or(u64::MAX)))
+    }
+
+    pub(crate) fn deadline_of(&self, instant: Instant) -> Deadline {
+        let since = u64::try_from(instant.saturating_duration_since(self.epoch).as_nanos()).ok();
+        Deadline(since.and_then(|since| NonZeroU64::MIN.checked_add(since)))
+    }
+
+    pub(crate) fn instant(&self, tick: Tick) -> Instant {
+        self.epoch + Duration::from_nanos(tick.0.get() - 1)
+    }
+
+    /// The instant of `deadline`; `None` for a persistent one.
+    pub(crate) fn instant_of(&self, deadline: Deadline) -> Option<Instant> {
+        deadline.0.map(|deadline| self.instant(Tick(deadline)))
+    }
+}
+
+impl Now for Clock {
+    #[inline]
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        let Some(at) = deadline.0 else { return false };
+        if let Some(real) = &self.real {
+            let (earliest, latest) = real.bounds();
+            if at.get() > latest {
+                return false;
+            }
+            if at.get() <= earliest {
+                return true;
+            }
+        }
+        deadline.is_dead(self.now())
+    }
+
+    fn tick(&self) -> Tick {
+        self.now()
+    }
+}
+
+fn real_now() -> Instant {
+    Instant::from_std(std::time::Instant::now())
+}
+
+/// Whether Tokio was compiled with `test-util`, so that its clock may be paused.
+const TEST_UTIL: bool = {
+    // The glob shadows the `pause` below exactly where Tokio has one.
+    #[allow(unused_imports)]
+    use tokio::time::*;
+    pause_is_tokios(pause)
+};
+
+struct NoPause;
+
+trait Pause {
+    const IS_TOKIOS: bool;
+}
+
+impl Pause for () {
+    const IS_TOKIOS: bool = true;
+}
+
+impl Pause for NoPause {
+    const IS_TOKIOS: bool = false;
+}
+
+const fn pause_is_tokios<P: Pause>(_: fn() -> P) -> bool {
+    P::IS_TOKIOS
+}
+
+#[allow(dead_code)]
+fn pause() -> NoPause {
+    NoPause
+}
+
+#[cfg(target_os = "linux")]
+mod coarse {
+    use rustix::time::{ClockId, clock_gettime};
+    use tokio::time::Instant;
+
+    /// How far the coarse clock may lag, in nanoseconds: five of the slowest kernel's 10 ms steps.
+    pub(super) const MARGIN: u64 = 50_000_000;
+
+    /// The machine's monotonic clock when the epoch was taken: after `.0`, before `.1`.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Coarse(u64, u64);
+
+    impl Coarse {
+        pub(super) fn beside(now: fn() -> Instant) -> (Instant, Option<Coarse>) {
+            let before = nanoseconds(ClockId::Monotonic);
+            let epoch = now();
+            (epoch, Some(Coarse(before, nanoseconds(ClockId::Monotonic))))
+        }
+
+        /// Ticks between which the present lies for certain.
+        #[inline]
+        pub(super) fn bounds(&self) -> (u64, u64) {
+            let coarse = nanoseconds(ClockId::MonotonicCoarse);
+            (coarse.saturating_sub(self.1), (coarse + MARGIN).saturating_sub(self.0) + 1)
+        }
+    }
+
+    #[inline]
+    fn nanoseconds(clock: ClockId) -> u64 {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod coarse {
+    use tokio::time::Instant;
+
+    /// No coarse clock is known to be exact here, so none is ever made.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) enum Coarse {}
+
+    impl Coarse {
+        pub(super) fn beside(now: fn() -> Instant) -> (Instant, Option<Coarse>) {
+            (now(), None)
+        }
+
+        pub(super) fn bounds(&self) -> (u64, u64) {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokio_in_tests_has_a_clock_that_pauses() {
+        const { assert!(TEST_UTIL) }
+    }
+
+    #[test]
+    fn a_deadline_takes_one_word() {
+        assert_eq!(size_of::<Deadline>(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dead_from_the_deadline_on() {
+        let clock = Clock::new();
+        let deadline = clock.now().after(Duration::from_nanos(10));
+        tokio::time::advance(Duration::from_nanos(9)).await;
+        assert!(!clock.is_dead(deadline));
+        tokio::time::advance(Duration::from_nanos(1)).await;
+        assert!(clock.is_dead(deadline));
+        assert_eq!(clock.instant_of(deadline), Some(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_overflows_is_persistent() {
+        let clock = Clock::new();
+        assert!(clock.now().after(Duration::MAX).is_persistent());
+        assert!(clock.now().after(Duration::from_secs(1)).extended(Duration::MAX).is_persistent());
+        assert!(!clock.deadline_of(Instant::now() - Duration::from_secs(1)).is_persistent());
+    }
+
+    /// The real clock is the subject: the coarse bounds must hold the precise reading, always.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn coarse_bounds_hold_the_precise_clock() {
+        let clock = Clock::new();
+        let Some(real) = clock.real else { return };
+        for _ in 0..200_000 {
+            let before = clock.now().0.get();
+            let (earliest, latest) = real.bounds();
+            let after = clock.now().0.get();
+            assert!(earliest <= after, "earliest {earliest} is ahead of {after}");
+            assert!(before <= latest, "latest {latest} is behind {before}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn coarse_and_precise_agree_on_every_deadline() {
+        let clock = Clock::new();
+        let deadline = clock.now().after(Duration::from_millis(120));
+        while !clock.is_dead(deadline) {
+            assert!(!deadline.is_dead(clock.now()) || clock.is_dead(deadline));
+        }
+        assert!(deadline.is_dead(clock.now()), "called dead before its deadline");
+    }
+}

@@ -1,0 +1,574 @@
+//! The sharded map of entries: every change of the cache, each under the lock of one shard.
+//!
+//! 1. Every method takes `now`; the store reads no clock and sends nothing.
+//! 2. Under a lock, departed values are only moved. They are dropped after it, by whoever called.
+//! 3. A departure is recorded in the [`Journal`] under the lock of its shard, which fixes its order.
+//! 4. `Hash`, `Eq` and `Clone` of user types, and the closure of [`Store::update`], do run under a lock.
+//!    One that panics leaves the map whole.
+//! 5. Entries of a shard move between buckets only in [`Store::make_room`] and [`Store::shrink`], and
+//!    both mark the shard, so that the next pass looks at all of it and no entry slips behind the cursor.
+
+mod entry;
+mod journal;
+mod window;
+
+use std::{
+    borrow::Borrow,
+    hash::{BuildHasher, Hash},
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use dashmap::{DashMap, RwLock, RwLockWriteGuard, SharedValue};
+use hashbrown::raw::RawTable;
+
+use self::window::Table;
+pub use self::entry::Cause;
+pub(crate) use self::{
+    entry::{Departure, Entry},
+    journal::Journal,
+};
+use crate::clock::{Deadline, Now, Tick};
+
+/// Neighbouring buckets looked at under one lock: about 2 µs. Four times as many make a reader's 99th
+/// percentile ten times worse.
+pub(crate) const WINDOW: usize = 256;
+
+/// A table for this many entries is not worth giving back.
+const SMALL: usize = 64;
+
+pub(crate) struct Store<K, V, S> {
+    map: DashMap<K, Entry<V>, S>,
+    /// Beside the map's shards, one each.
+    shards: Box<[Shard]>,
+    /// What a shard is never shrunk below: the capacity that the user asked for.
+    reserved: usize,
+    journal: Arc<Journal<K, V>>,
+    /// Keys whose `Hash` panicked while a table grew or shrank.
+    unhashed: AtomicUsize,
+}
+
+/// What the store knows of a shard beside its table. On a cache line of its own: the counters are
+/// written by whoever just held the shard's lock.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    /// The bucket at which the next window starts; written under the shard's lock.
+    cursor: AtomicUsize,
+    /// Entries changed places since the last pass; written under the shard's lock.
+    moved: AtomicBool,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    expired: AtomicU64,
+    removed: AtomicU64,
+    replaced: AtomicU64,
+}
+
+/// How many reads and departures there have been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) expired: u64,
+    pub(crate) removed: u64,
+    pub(crate) replaced: u64,
+}
+
+/// What a pass still has to look at in one shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    pub(crate) shard: usize,
+    /// Buckets; `None` until the first window knows how many there are.
+    left: Option<usize>,
+}
+
+/// What one window saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    pub(crate) looked_at: usize,
+    pub(crate) expired: usize,
+    /// Something dead stays because there was no room for it.
+    pub(crate) held_back: bool,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    pub(crate) fn new(shards: usize, capacity: usize, hasher: S) -> Self {
+        let map = DashMap::with_capacity_and_hasher_and_shard_amount(capacity, hasher, shards);
+        Self {
+            map,
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            reserved: capacity.div_ceil(shards),
+            journal: Arc::new(Journal::new()),
+            unhashed: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<Journal<K, V>> {
+        &self.journal
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Resident entries.
+    pub(crate) fn len(&self) -> usize {
+        self.map.shards().iter().map(|shard| shard.read().len()).sum()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for shard in &self.shards {
+            sum.hits += shard.hits.load(Relaxed);
+            sum.misses += shard.misses.load(Relaxed);
+            sum.expired += shard.expired.load(Relaxed);
+            sum.removed += shard.removed.load(Relaxed);
+            sum.replaced += shard.replaced.load(Relaxed);
+        }
+        sum
+    }
+
+    /// How many keys could not be hashed since this was last asked.
+    pub(crate) fn take_unhashed(&self) -> usize {
+        match self.unhashed.load(Relaxed) {
+            0 => 0,
+            _ => self.unhashed.swap(0, Relaxed),
+        }
+    }
+
+    /// A clone of the live value. A dead one is expired on the way.
+    #[inline]
+    pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        V: Clone,
+    {
+        let (hash, index) = self.locate(key);
+        let found = self.read(hash, index, key, now, |entry| entry.value.clone());
+        self.count_read(index, found.is_some());
+        found
+    }
+
+    /// The live entry's deadline. A dead one is expired on the way.
+    pub(crate) fn deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<Deadline>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (hash, index) = self.locate(key);
+        self.read(hash, index, key, now, |entry| entry.deadline)
+    }
+
+    /// A clone of the live value, which gets a new deadline. A dead one is expired on the way.
+    pub(crate) fn get_ex<Q>(&self, key: &Q, now: &impl Now, deadline: Deadline) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        V: Clone,
+    {
+        let (hash, index) = self.locate(key);
+        let found = self.change(hash, index, key, now, |entry| {
+            let value = entry.value.clone();
+            entry.deadline = deadline;
+            value
+        });
+        self.count_read(index, found.is_some());
+        found
+    }
+
+    /// Puts `value` at `key`; its deadline follows from that of the live value there, if any.
+    /// Returns the live value that it replaced.
+    pub(crate) fn set(
+        &self,
+        key: K,
+        value: V,
+        now: &impl Now,
+        deadline: impl FnOnce(Option<Deadline>) -> Deadline,
+    ) -> Option<V>
+    where
+        V: Clone,
+    {
+        let (hash, index) = self.locate(&key);
+        let mut table = self.map.shards()[index].write();
+        let Some((_, entry)) = table.get_mut(hash, |(k, _)| *k == key) else {
+            let entry = Entry::new(value, deadline(None));
+            self.insert(&mut table, hash, index, key, entry);
+            return None;
+        };
+        let entry = entry.get_mut();
+        if now.is_dead(entry.deadline) {
+            let old = mem::replace(entry, Entry::new(value, deadline(None)));
+            let departure = old.depart(key, Cause::Expired, now.tick());
+            let unwanted = self.journal.record(departure);
+            drop(table);
+            self.shards[index].expired.fetch_add(1, Relaxed);
+            drop(unwanted);
+            return None;
+        }
+        // Cloned first: a clone that panics then changes nothing.
+        let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
+        let fresh = Entry::new(value, deadline(Some(entry.deadline)));
+        let old = mem::replace(entry, fresh);
+        let unwanted = match copy {
+            Some(value) => self.journal.record(Departure {
+                key,
+                value,
+                cause: Cause::Replaced,
+                deadline: old.deadline,
+                at: now.tick(),
+            }),
+            None => {
+                drop(table);
+                self.shards[index].replaced.fetch_add(1, Relaxed);
+                drop(key);
+                return Some(old.value);
+            }
+        };
+        drop(table);
+        self.shards[index].replaced.fetch_add(1, Relaxed);
+        drop(unwanted);
+        Some(old.value)
+    }
+
+    /// Puts `value` at `key` where no live value is; tells whether it did.
+    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
+        let (hash, index) = self.locate(&key);
+        let mut table = self.map.shards()[index].write();
+        let Some((_, entry)) = table.get_mut(hash, |(k, _)| *k == key) else {
+            self.insert(&mut table, hash, index, key, Entry::new(value, deadline));
+            return true;
+        };
+        let entry = entry.get_mut();
+        if !now.is_dead(entry.deadline) {
+            drop(table);
+            return false;
+        }
+        let old = mem::replace(entry, Entry::new(value, deadline));
+        let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
+        drop(table);
+        self.shards[index].expired.fetch_add(1, Relaxed);
+        drop(unwanted);
+        true
+    }
+
+    /// Calls `change` with the live entry, under its shard's lock. A dead one is expired on the way.
+    pub(crate) fn update<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (hash, index) = self.locate(key);
+        self.change(hash, index, key, now, change)
+    }
+
+    /// Takes the live value out. A dead one is expired on the way.
+    pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        V: Clone,
+    {
+        let (hash, index) = self.locate(key);
+        let mut table = self.map.shards()[index].write();
+        let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
+        let entry = entry.get();
+        if now.is_dead(entry.deadline) {
+            self.expire_found(table, hash, index, key, now);
+            return None;
+        }
+        // Cloned first: a clone that panics then changes nothing.
+        let copy = self.journal.wants(cause).then(|| entry.value.clone());
+        let (key, entry) = take_out(&mut table, hash, key).expect("found under this very lock");
+        let at = now.tick();
+        // What `expire_now` ends has its deadline now.
+        let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
+        let rest = match copy {
+            Some(value) => Err(self.journal.record(Departure { key, value, cause, deadline, at })),
+            None => Ok(key),
+        };
+        drop(table);
+        let shard = &self.shards[index];
+        let count = if cause == Cause::Expired { &shard.expired } else { &shard.removed };
+        count.fetch_add(1, Relaxed);
+        drop(rest);
+        Some(entry.value)
+    }
+
+    /// Takes everything out of one shard.
+    pub(crate) fn clear_shard(&self, index: usize, now: Tick) {
+        let mut fresh = RawTable::with_capacity(self.reserved);
+        let mut departures = Vec::new();
+        let mut table = self.map.shards()[index].write();
+        mem::swap(&mut *table, &mut fresh);
+        self.mark_moved(index);
+        let departs = |(key, entry): (K, SharedValue<Entry<V>>)| {
+            let entry = entry.into_inner();
+            let dead = entry.deadline.is_dead(now);
+            entry.depart(key, if dead { Cause::Expired } else { Cause::Removed }, now)
+        };
+        let wanted = self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
+        if wanted {
+            departures.extend(fresh.drain().map(departs));
+        }
+        let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
+        let mut removed = departures.len() - expired;
+        self.journal.record_wanted(&mut departures);
+        drop(table);
+        for (_, entry) in fresh.drain() {
+            *(if entry.get().deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
+        }
+        self.shards[index].expired.fetch_add(expired as u64, Relaxed);
+        self.shards[index].removed.fetch_add(removed as u64, Relaxed);
+    }
+
+    /// Clones of the live entries of one shard, with their deadlines.
+    pub(crate) fn snapshot(&self, index: usize, now: Tick) -> Vec<(K, V, Deadline)>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        let table = self.map.shards()[index].read();
+        let mut live = Vec::with_capacity(table.len());
+        window::look(&table, 0..table.buckets(), |key, entry| {
+            if !entry.deadline.is_dead(now) {
+                live.push((key.clone(), entry.value.clone(), entry.deadline));
+            }
+        });
+        live
+    }
+
+    /// Live entries, counted window by window.
+    pub(crate) fn live_len(&self, now: Tick) -> usize {
+        let mut live = 0;
+        for shard in self.map.shards() {
+            let table = shard.read();
+            window::look(&table, 0..table.buckets(), |_, entry| {
+                live += usize::from(!entry.deadline.is_dead(now));
+            });
+        }
+        live
+    }
+
+    /// A look at `share` of a shard, to be taken window by window.
+    pub(crate) fn visit(shard: usize) -> Visit {
+        Visit { shard, left: None }
+    }
+
+    /// Looks at the next window of a visit and takes out what is dead, at most `room`: to the journal
+    /// where somebody wants to hear of it, else to `dead`.
+    ///
+    /// `None` where the shard is locked and `wait` is false. [`Visit::is_done`] tells the end.
+    pub(crate) fn sweep_window(
+        &self,
+        visit: &mut Visit,
+        share: impl Fn(usize) -> usize,
+        now: Tick,
+        room: usize,
+        wait: bool,
+        dead: &mut Vec<Departure<K, V>>,
+    ) -> Option<Look> {
+        let lock: &RwLock<Table<K, V>> = &self.map.shards()[visit.shard];
+        let mut table = if wait { lock.write() } else { lock.try_write()? };
+        let shard = &self.shards[visit.shard];
+        if table.is_empty() {
+            shard.moved.store(false, Relaxed);
+            visit.left = Some(0);
+            return Some(Look::default());
+        }
+        let buckets = table.buckets();
+        if shard.moved.load(Relaxed) {
+            shard.moved.store(false, Relaxed);
+            shard.cursor.store(0, Relaxed);
+            visit.left = Some(buckets);
+        }
+        let left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
+        let start = shard.cursor.load(Relaxed);
+        let end = buckets.min(start + left.min(WINDOW));
+        let before = dead.len();
+        let (looked_at, stop) = window::take(
+            &mut table,
+            start..end,
+            room,
+            |entry| entry.deadline.is_dead(now),
+            |key, entry| dead.push(entry.depart(key, Cause::Expired, now)),
+        );
+        let expired = dead.len() - before;
+        shard.cursor.store(if stop == buckets { 0 } else { stop }, Relaxed);
+        visit.left = Some(left - (stop - start));
+        self.journal.record_all(Cause::Expired, dead);
+        drop(table);
+        if expired > 0 {
+            shard.expired.fetch_add(expired as u64, Relaxed);
+        }
+        Some(Look { looked_at, expired, held_back: stop < end })
+    }
+
+    /// Gives memory back where a shard is less than a quarter full. Tells whether it did.
+    pub(crate) fn shrink(&self, index: usize) -> bool {
+        let lock = &self.map.shards()[index];
+        let wanted = |table: &Table<K, V>| {
+            let target = self.reserved.max(2 * table.len());
+            let sparse = table.len() < table.buckets() / 4;
+            (sparse && table.capacity() > 2 * target.max(SMALL)).then_some(target)
+        };
+        let Some(target) = wanted(&lock.read()) else { return false };
+        // Made and freed outside of the lock; only the moving is inside.
+        let mut other = RawTable::with_capacity(target);
+        let Some(mut table) = lock.try_write() else { return false };
+        if table.len() > other.capacity() {
+            return false;
+        }
+        mem::swap(&mut *table, &mut other);
+        for (key, entry) in other.drain() {
+            table.insert(self.rehash(&key), (key, entry), |(key, _)| self.rehash(key));
+        }
+        self.mark_moved(index);
+        drop(table);
+        true
+    }
+
+    #[inline]
+    fn locate<Q>(&self, key: &Q) -> (u64, usize)
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized,
+    {
+        let hash = self.map.hasher().hash_one(key);
+        (hash, self.map.determine_shard(hash as usize))
+    }
+
+    #[inline]
+    fn count_read(&self, index: usize, hit: bool) {
+        let shard = &self.shards[index];
+        (if hit { &shard.hits } else { &shard.misses }).fetch_add(1, Relaxed);
+    }
+
+    fn change<Q, R>(
+        &self,
+        hash: u64,
+        index: usize,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut table = self.map.shards()[index].write();
+        let (_, entry) = table.get_mut(hash, |(k, _)| k.borrow() == key)?;
+        let entry = entry.get_mut();
+        if !now.is_dead(entry.deadline) {
+            return Some(change(entry));
+        }
+        self.expire_found(table, hash, index, key, now);
+        None
+    }
+
+    #[inline]
+    fn read<Q, R>(
+        &self,
+        hash: u64,
+        index: usize,
+        key: &Q,
+        now: &impl Now,
+        what: impl FnOnce(&Entry<V>) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let table = self.map.shards()[index].read();
+        let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
+        let entry = entry.get();
+        if !now.is_dead(entry.deadline) {
+            return Some(what(entry));
+        }
+        drop(table);
+        self.expire_dead(hash, index, key, now);
+        None
+    }
+
+    /// Expires what a reader found dead, unless a writer was there first.
+    #[cold]
+    fn expire_dead<Q>(&self, hash: u64, index: usize, key: &Q, now: &impl Now)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let table = self.map.shards()[index].write();
+        let found = table.get(hash, |(k, _)| k.borrow() == key);
+        if found.is_some_and(|(_, entry)| now.is_dead(entry.get().deadline)) {
+            self.expire_found(table, hash, index, key, now);
+        }
+    }
+
+    #[cold]
+    fn expire_found<Q>(
+        &self,
+        mut table: RwLockWriteGuard<'_, Table<K, V>>,
+        hash: u64,
+        index: usize,
+        key: &Q,
+        now: &impl Now,
+    ) where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (key, entry) = take_out(&mut table, hash, key).expect("found under this very lock");
+        let unwanted = self.journal.record(entry.depart(key, Cause::Expired, now.tick()));
+        drop(table);
+        self.shards[index].expired.fetch_add(1, Relaxed);
+        drop(unwanted);
+    }
+
+    fn insert(&self, table: &mut Table<K, V>, hash: u64, index: usize, key: K, entry: Entry<V>) {
+        if table.capacity() == table.len() {
+            table.reserve(1, |(key, _)| self.rehash(key));
+            self.mark_moved(index);
+        }
+        table.insert(hash, (key, SharedValue::new(entry)), |(key, _)| self.rehash(key));
+    }
+
+    fn mark_moved(&self, index: usize) {
+        self.shards[index].moved.store(true, Relaxed);
+    }
+
+    /// The hash of a key that moves. One that panics would cost other entries their place, so such a key
+    /// gets any hash: nobody finds it again, and the sweep lets it leave when its time comes.
+    fn rehash(&self, key: &K) -> u64 {
+        catch_unwind(AssertUnwindSafe(|| self.map.hasher().hash_one(key))).unwrap_or_else(|_| {
+            self.unhashed.fetch_add(1, Relaxed);
+            0
+        })
+    }
+}
+
+impl Visit {
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == Some(0)
+    }
+}
+
+fn take_out<K, V, Q>(table: &mut Table<K, V>, hash: u64, key: &Q) -> Option<(K, Entry<V>)>
+where
+    K: Borrow<Q>,
+    Q: Eq + ?Sized,
+{
+    let (key, entry) = table.remove_entry(hash, |(k, _)| k.borrow() == key)?;
+    Some((key, entry.into_inner()))
+}
