@@ -1,7 +1,7 @@
 //! Time as one word: the only arithmetic on deadlines in the crate.
 //!
-//! 1. A [`Tick`] counts nanoseconds since the epoch of its [`Clock`], from 1, so that zero is free to
-//!    mean "persistent" in a [`Deadline`].
+//! 1. A [`Tick`] counts nanoseconds; the epoch of its [`Clock`] is tick [`EPOCH`]. So an instant before
+//!    the epoch has a tick too, and zero is free to mean "persistent" in a [`Deadline`].
 //! 2. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
 //! 3. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
 //!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
@@ -11,7 +11,10 @@ use std::{num::NonZeroU64, time::Duration};
 
 use tokio::{runtime::RuntimeFlavor, time::Instant};
 
-/// Nanoseconds since the epoch of a [`Clock`], from 1.
+/// The tick of a clock's epoch: instants up to nine years before it have ticks of their own.
+const EPOCH: u64 = 1 << 58;
+
+/// An instant in nanoseconds; see [`EPOCH`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tick(NonZeroU64);
 
@@ -36,8 +39,7 @@ pub(crate) struct Clock {
 impl Tick {
     /// The deadline of a value that may live for `ttl` from now; one that overflows is persistent.
     pub(crate) fn after(self, ttl: Duration) -> Deadline {
-        let ttl = u64::try_from(ttl.as_nanos()).ok();
-        Deadline(ttl.and_then(|ttl| self.0.checked_add(ttl)))
+        Deadline(nanoseconds(ttl).and_then(|ttl| self.0.checked_add(ttl)))
     }
 
     pub(crate) fn since(self, earlier: Tick) -> Duration {
@@ -108,22 +110,32 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Tick {
-        self.tick_of(if self.virtual_time { Instant::now() } else { real_now() })
+        let now = if self.virtual_time { Instant::now() } else { real_now() };
+        let deadline = self.deadline_of(now);
+        Tick(deadline.0.expect("the machine has not run for five centuries"))
     }
 
-    /// The tick of `instant`; one before the epoch counts as the epoch.
-    pub(crate) fn tick_of(&self, instant: Instant) -> Tick {
-        let since = instant.saturating_duration_since(self.epoch).as_nanos();
-        Tick(NonZeroU64::MIN.saturating_add(u64::try_from(since).unwrap_or(u64::MAX)))
-    }
-
+    /// The deadline at `instant`; one too far ahead to be counted is persistent.
     pub(crate) fn deadline_of(&self, instant: Instant) -> Deadline {
-        let since = u64::try_from(instant.saturating_duration_since(self.epoch).as_nanos()).ok();
-        Deadline(since.and_then(|since| NonZeroU64::MIN.checked_add(since)))
+        let tick = match instant.checked_duration_since(self.epoch) {
+            Some(ahead) => nanoseconds(ahead).and_then(|ahead| EPOCH.checked_add(ahead)),
+            None => {
+                let behind = nanoseconds(self.epoch - instant).unwrap_or(EPOCH);
+                Some(EPOCH.saturating_sub(behind).max(1))
+            }
+        };
+        Deadline(tick.and_then(NonZeroU64::new))
     }
 
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
-        self.epoch + Duration::from_nanos(tick.0.get() - 1)
+        let tick = tick.0.get();
+        match tick.checked_sub(EPOCH) {
+            Some(ahead) => self.epoch + Duration::from_nanos(ahead),
+            None => {
+                let behind = Duration::from_nanos(EPOCH - tick);
+                self.epoch.checked_sub(behind).unwrap_or(self.epoch)
+            }
+        }
     }
 
     /// The instant of `deadline`; `None` for a persistent one.
@@ -151,6 +163,10 @@ impl Now for Clock {
     fn tick(&self) -> Tick {
         self.now()
     }
+}
+
+fn nanoseconds(duration: Duration) -> Option<u64> {
+    u64::try_from(duration.as_nanos()).ok()
 }
 
 fn real_now() -> Instant {
@@ -193,6 +209,8 @@ mod coarse {
     use rustix::time::{ClockId, clock_gettime};
     use tokio::time::Instant;
 
+    use super::EPOCH;
+
     /// How far the coarse clock may lag, in nanoseconds: five of the slowest kernel's 10 ms steps.
     pub(super) const MARGIN: u64 = 50_000_000;
 
@@ -211,7 +229,7 @@ mod coarse {
         #[inline]
         pub(super) fn bounds(&self) -> (u64, u64) {
             let coarse = nanoseconds(ClockId::MonotonicCoarse);
-            (coarse.saturating_sub(self.1), (coarse + MARGIN).saturating_sub(self.0) + 1)
+            ((EPOCH + coarse).saturating_sub(self.1), EPOCH + (coarse + MARGIN).saturating_sub(self.0))
         }
     }
 
@@ -271,7 +289,26 @@ mod tests {
         let clock = Clock::new();
         assert!(clock.now().after(Duration::MAX).is_persistent());
         assert!(clock.now().after(Duration::from_secs(1)).extended(Duration::MAX).is_persistent());
-        assert!(!clock.deadline_of(Instant::now() - Duration::from_secs(1)).is_persistent());
+        assert!(clock.deadline_of(Instant::now() + Duration::from_secs(1 << 35)).is_persistent());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn instants_go_there_and_back() {
+        let clock = Clock::new();
+        let now = Instant::now();
+        for seconds in [0, 1, 3_600, 1 << 33] {
+            let later = now + Duration::from_secs(seconds);
+            assert_eq!(clock.instant_of(clock.deadline_of(later)), Some(later));
+        }
+        let mut earlier = now;
+        while let Some(before) = earlier.checked_sub(Duration::from_secs(60)) {
+            assert_eq!(clock.instant_of(clock.deadline_of(before)), Some(before));
+            assert!(clock.is_dead(clock.deadline_of(before)));
+            earlier = before;
+            if now - earlier > Duration::from_secs(86_400) {
+                break;
+            }
+        }
     }
 
     /// The real clock is the subject: the coarse bounds must hold the precise reading, always.
