@@ -83,8 +83,13 @@ impl Deadline {
 
     /// Whether this deadline comes after `other`; persistent comes after all.
     pub(crate) fn is_later_than(self, other: Deadline) -> bool {
-        let order = |deadline: Deadline| deadline.0.map_or(u64::MAX, NonZeroU64::get);
-        order(self) > order(other)
+        self.order() > other.order()
+    }
+
+    /// A number that is the greater the later this deadline is; persistent comes after all.
+    #[inline]
+    pub(crate) fn order(self) -> u64 {
+        self.0.map_or(u64::MAX, NonZeroU64::get)
     }
 }
 

@@ -11,6 +11,7 @@
 mod entry;
 mod journal;
 mod window;
+mod zones;
 
 use std::{
     borrow::Borrow,
@@ -26,17 +27,14 @@ use std::{
 use dashmap::{DashMap, RwLock, RwLockWriteGuard, SharedValue};
 use hashbrown::raw::RawTable;
 
-use self::window::Table;
 pub use self::entry::Cause;
+use self::{window::Table, zones::Zones};
 pub(crate) use self::{
     entry::{Departure, Entry},
     journal::Journal,
+    window::WINDOW,
 };
 use crate::clock::{Deadline, Now, Tick};
-
-/// Neighbouring buckets looked at under one lock: about 2 µs. Four times as many make a reader's 99th
-/// percentile ten times worse.
-pub(crate) const WINDOW: usize = 256;
 
 /// A table for this many entries is not worth giving back.
 const SMALL: usize = 64;
@@ -61,6 +59,7 @@ struct Shard {
     cursor: AtomicUsize,
     /// Entries changed places since the last pass; written under the shard's lock.
     moved: AtomicBool,
+    zones: Zones,
     hits: AtomicU64,
     misses: AtomicU64,
     expired: AtomicU64,
@@ -199,14 +198,17 @@ where
     {
         let (hash, index) = self.locate(&key);
         let mut table = self.map.shards()[index].write();
-        let Some((_, entry)) = table.get_mut(hash, |(k, _)| *k == key) else {
+        let buckets = table.buckets();
+        let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
             let entry = Entry::new(value, deadline(None));
             self.insert(&mut table, hash, index, key, entry);
             return None;
         };
-        let entry = entry.get_mut();
+        let zones = &self.shards[index].zones;
         if now.is_dead(entry.deadline) {
-            let old = mem::replace(entry, Entry::new(value, deadline(None)));
+            let fresh = Entry::new(value, deadline(None));
+            zones.note(buckets, bucket, fresh.deadline);
+            let old = mem::replace(entry, fresh);
             let departure = old.depart(key, Cause::Expired, now.tick());
             let unwanted = self.journal.record(departure);
             drop(table);
@@ -217,6 +219,7 @@ where
         // Cloned first: a clone that panics then changes nothing.
         let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
         let fresh = Entry::new(value, deadline(Some(entry.deadline)));
+        zones.note(buckets, bucket, fresh.deadline);
         let old = mem::replace(entry, fresh);
         let unwanted = match copy {
             Some(value) => self.journal.record(Departure {
@@ -243,15 +246,16 @@ where
     pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
         let (hash, index) = self.locate(&key);
         let mut table = self.map.shards()[index].write();
-        let Some((_, entry)) = table.get_mut(hash, |(k, _)| *k == key) else {
+        let buckets = table.buckets();
+        let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
             self.insert(&mut table, hash, index, key, Entry::new(value, deadline));
             return true;
         };
-        let entry = entry.get_mut();
         if !now.is_dead(entry.deadline) {
             drop(table);
             return false;
         }
+        self.shards[index].zones.note(buckets, bucket, deadline);
         let old = mem::replace(entry, Entry::new(value, deadline));
         let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
         drop(table);
@@ -314,7 +318,7 @@ where
         let mut departures = Vec::new();
         let mut table = self.map.shards()[index].write();
         mem::swap(&mut *table, &mut fresh);
-        self.mark_moved(index);
+        self.mark_moved(index, &table);
         let departs = |(key, entry): (K, SharedValue<Entry<V>>)| {
             let entry = entry.into_inner();
             let dead = entry.deadline.is_dead(now);
@@ -343,7 +347,7 @@ where
     {
         let table = self.map.shards()[index].read();
         let mut live = Vec::with_capacity(table.len());
-        window::look(&table, 0..table.buckets(), |key, entry| {
+        window::look(&table, |key, entry| {
             if !entry.deadline.is_dead(now) {
                 live.push((key.clone(), entry.value.clone(), entry.deadline));
             }
@@ -356,7 +360,7 @@ where
         let mut live = 0;
         for shard in self.map.shards() {
             let table = shard.read();
-            window::look(&table, 0..table.buckets(), |_, entry| {
+            window::look(&table, |_, entry| {
                 live += usize::from(!entry.deadline.is_dead(now));
             });
         }
@@ -395,19 +399,30 @@ where
             shard.cursor.store(0, Relaxed);
             visit.left = Some(buckets);
         }
-        let left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
-        let start = shard.cursor.load(Relaxed);
-        let end = buckets.min(start + left.min(WINDOW));
+        let mut left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
+        let mut start = shard.cursor.load(Relaxed);
+        while left > 0
+            && let Some(end) = shard.zones.pass_over(buckets, start, now)
+        {
+            left = left.saturating_sub(end - start);
+            start = end % buckets;
+        }
+        // A window ends where the next begins, so that none lies in two zones.
+        let end = buckets.min(start + left).min(start - start % WINDOW + WINDOW);
         let before = dead.len();
-        let (looked_at, stop) = window::take(
-            &mut table,
-            start..end,
-            room,
-            |entry| entry.deadline.is_dead(now),
-            |key, entry| dead.push(entry.depart(key, Cause::Expired, now)),
-        );
+        let mut soonest = u64::MAX;
+        let leaves = |entry: &Entry<V>| {
+            let is_dead = entry.deadline.is_dead(now);
+            soonest = if is_dead { soonest } else { soonest.min(entry.deadline.order()) };
+            is_dead
+        };
+        let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
+        let (looked_at, stop) = window::take(&mut table, start..end, room, leaves, taken);
+        if start < end {
+            shard.zones.learn(buckets, start, soonest, stop == end);
+        }
         let expired = dead.len() - before;
-        shard.cursor.store(if stop == buckets { 0 } else { stop }, Relaxed);
+        shard.cursor.store(stop % buckets, Relaxed);
         visit.left = Some(left - (stop - start));
         self.journal.record_all(Cause::Expired, dead);
         drop(table);
@@ -436,7 +451,7 @@ where
         for (key, entry) in other.drain() {
             table.insert(self.rehash(&key), (key, entry), |(key, _)| self.rehash(key));
         }
-        self.mark_moved(index);
+        self.mark_moved(index, &table);
         drop(table);
         true
     }
@@ -470,10 +485,12 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let mut table = self.map.shards()[index].write();
-        let (_, entry) = table.get_mut(hash, |(k, _)| k.borrow() == key)?;
-        let entry = entry.get_mut();
+        let buckets = table.buckets();
+        let (bucket, entry) = window::find(&mut table, hash, |k| k.borrow() == key)?;
         if !now.is_dead(entry.deadline) {
-            return Some(change(entry));
+            let changed = change(entry);
+            self.shards[index].zones.note(buckets, bucket, entry.deadline);
+            return Some(changed);
         }
         self.expire_found(table, hash, index, key, now);
         None
@@ -539,13 +556,17 @@ where
     fn insert(&self, table: &mut Table<K, V>, hash: u64, index: usize, key: K, entry: Entry<V>) {
         if table.capacity() == table.len() {
             table.reserve(1, |(key, _)| self.rehash(key));
-            self.mark_moved(index);
+            self.mark_moved(index, table);
         }
-        table.insert(hash, (key, SharedValue::new(entry)), |(key, _)| self.rehash(key));
+        let deadline = entry.deadline;
+        let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
+        self.shards[index].zones.note(table.buckets(), bucket, deadline);
     }
 
-    fn mark_moved(&self, index: usize) {
-        self.shards[index].moved.store(true, Relaxed);
+    fn mark_moved(&self, index: usize, table: &Table<K, V>) {
+        let shard = &self.shards[index];
+        shard.moved.store(true, Relaxed);
+        shard.zones.forget(table.buckets());
     }
 
     /// The hash of a key that moves. One that panics would cost other entries their place, so such a key

@@ -6,7 +6,8 @@ use std::time::Duration;
 pub struct SweepReport {
     /// Passes: 1, and more where the share of the expired made it repeat.
     pub passes: u64,
-    /// Resident entries looked at, in all passes.
+    /// Resident entries looked at, in all passes. Those passed over are not counted: of a run of
+    /// neighbours the cache knows how long none of them dies.
     pub looked_at: u64,
     /// Entries that expired.
     pub expired: u64,
