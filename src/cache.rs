@@ -643,7 +643,7 @@ async fn take_turn() {
     }
     let calls = CALLS.get();
     CALLS.set(calls.wrapping_add(1));
-    if calls % TURN_EVERY == 0 {
+    if calls.is_multiple_of(TURN_EVERY) {
         consume_budget().await;
     }
 }

@@ -234,7 +234,10 @@ mod coarse {
         #[inline]
         pub(super) fn bounds(&self) -> (u64, u64) {
             let coarse = nanoseconds(ClockId::MonotonicCoarse);
-            ((EPOCH + coarse).saturating_sub(self.1), EPOCH + (coarse + MARGIN).saturating_sub(self.0))
+            (
+                (EPOCH + coarse).saturating_sub(self.1),
+                EPOCH + (coarse + MARGIN).saturating_sub(self.0),
+            )
         }
     }
 

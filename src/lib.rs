@@ -1,4 +1,48 @@
-#![doc = include_str!("../README.md")]
+//! An async, Tokio-native cache whose values know when to leave, and tell you when they do.
+//!
+//! [`Cache`] is a sharded map with Redis' verbs and a deadline for each value. A Tokio task sweeps the dead
+//! out of memory within a hard bound ([`Sweep`]), and each departure is an [`Event`] on a stream:
+//! [`Events`] never slows the cache, [`LosslessEvents`] never loses one.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fleeting::Cache;
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+//! let sessions: Cache<String, u64> = Cache::new();
+//! let mut expirations = sessions.events();
+//!
+//! sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await;
+//! assert_eq!(sessions.get("ada").await, Some(42));
+//!
+//! let gone = expirations.recv().await.unwrap().unwrap();
+//! assert_eq!(gone.key, "ada");
+//! assert_eq!(sessions.get("ada").await, None);
+//! # }
+//! ```
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | TTL | a duration: how long a value may live |
+//! | deadline | an instant: when it dies. Dead when `now >= deadline`, everywhere |
+//! | persistent | having no deadline |
+//! | live | present and not dead. Nothing here ever returns a dead value |
+//! | resident | held in memory: live, or dead and not yet swept |
+//! | expire | leave because the TTL ran out |
+//! | evict | leave to make room |
+//! | remove | leave because the caller said so |
+//! | replace | leave because a new value took the key |
+//! | sweep | one tick of the background task: one or more passes |
+//! | pass | one look at a sample of the entries |
+//! | lag | from a value's deadline to the moment its event is sent |
+//!
+//! # Time
+//!
+//! All time is [`tokio::time::Instant`]. Under `tokio::time::pause` and `advance` every behaviour follows
+//! the paused clock. A deadline that overflows means persistent; a TTL of zero means dead at once.
+#![warn(clippy::unwrap_used)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod cache;
@@ -12,3 +56,8 @@ mod user;
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
 pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
 pub use sweeper::{Sweep, SweepReport};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -28,12 +28,12 @@ use dashmap::{DashMap, RwLock, RwLockWriteGuard, SharedValue};
 use hashbrown::raw::RawTable;
 
 pub use self::entry::Cause;
-use self::{window::Table, zones::Zones};
 pub(crate) use self::{
     entry::{Departure, Entry},
     journal::Journal,
     window::WINDOW,
 };
+use self::{window::Table, zones::Zones};
 use crate::clock::{Deadline, Now, Tick};
 
 /// A table for this many entries is not worth giving back.

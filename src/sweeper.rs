@@ -13,7 +13,7 @@ mod run;
 use std::time::Duration;
 
 pub use self::report::SweepReport;
-pub(crate) use self::run::{SweepRun, Step, run};
+pub(crate) use self::run::{Step, SweepRun, run};
 
 /// How the sweeper works: sampling, repeated on a ratio.
 ///

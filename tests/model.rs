@@ -42,12 +42,8 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
     let ttl = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
-    let when = prop_oneof![
-        Just(When::NoTtl),
-        Just(When::HasTtl),
-        Just(When::Later),
-        Just(When::Sooner)
-    ];
+    let when =
+        prop_oneof![Just(When::NoTtl), Just(When::HasTtl), Just(When::Later), Just(When::Sooner)];
     prop_oneof![
         4 => key().prop_map(Op::Get),
         3 => (key(), ttl()).prop_map(|(k, t)| Op::GetEx(k, t)),
@@ -84,9 +80,8 @@ struct Setup {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let sample = prop_oneof![Just(1.0), Just(0.5), Just(0.1)];
-    (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize).prop_map(
-        |(default_ttl, sample, task, shards)| Setup { default_ttl, sample, task, shards },
-    )
+    (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize)
+        .prop_map(|(default_ttl, sample, task, shards)| Setup { default_ttl, sample, task, shards })
 }
 
 fn ticks(n: u64) -> Duration {

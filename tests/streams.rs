@@ -75,28 +75,26 @@ async fn by_default_only_expired_and_evicted_are_sent() {
 /// Every verb that meets a dead value sends its event, once, before anything of a new value.
 #[tokio::test(start_paused = true)]
 async fn the_dead_comes_before_the_new_whoever_meets_it() {
-    let met = async |cache: &Cache<u32, u32>, verb: u32| {
-        match verb {
-            0 => drop(cache.get(&1).await),
-            1 => drop(cache.get_ex(&1, SECOND).await),
-            2 => drop(cache.set(1, 2).await),
-            3 => drop(cache.set_ex(1, 2, SECOND).await),
-            4 => drop(cache.set_nx(1, 2, None).await),
-            5 => drop(cache.set_keep_ttl(1, 2).await),
-            6 => drop(cache.remove(&1).await),
-            7 => drop(cache.contains_key(&1).await),
-            8 => drop(cache.ttl(&1).await),
-            9 => drop(cache.expire(&1, SECOND).await),
-            10 => drop(cache.expire_if(&1, SECOND, fleeting::When::HasTtl).await),
-            11 => drop(cache.expire_at(&1, Instant::now() + SECOND).await),
-            12 => drop(cache.extend(&1, SECOND).await),
-            13 => drop(cache.persist(&1).await),
-            14 => drop(cache.expire_now(&1).await),
-            15 => drop(cache.update(&1, |_| ()).await),
-            16 => cache.clear().await,
-            17 => drop(cache.sweep().await),
-            _ => cache.shutdown().await,
-        }
+    let met = async |cache: &Cache<u32, u32>, verb: u32| match verb {
+        0 => drop(cache.get(&1).await),
+        1 => drop(cache.get_ex(&1, SECOND).await),
+        2 => drop(cache.set(1, 2).await),
+        3 => drop(cache.set_ex(1, 2, SECOND).await),
+        4 => drop(cache.set_nx(1, 2, None).await),
+        5 => drop(cache.set_keep_ttl(1, 2).await),
+        6 => drop(cache.remove(&1).await),
+        7 => drop(cache.contains_key(&1).await),
+        8 => drop(cache.ttl(&1).await),
+        9 => drop(cache.expire(&1, SECOND).await),
+        10 => drop(cache.expire_if(&1, SECOND, fleeting::When::HasTtl).await),
+        11 => drop(cache.expire_at(&1, Instant::now() + SECOND).await),
+        12 => drop(cache.extend(&1, SECOND).await),
+        13 => drop(cache.persist(&1).await),
+        14 => drop(cache.expire_now(&1).await),
+        15 => drop(cache.update(&1, |_| ()).await),
+        16 => cache.clear().await,
+        17 => drop(cache.sweep().await),
+        _ => cache.shutdown().await,
     };
     for verb in 0..=18 {
         let cache = manual();
@@ -152,8 +150,7 @@ async fn an_event_says_when() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_subscriber_is_told_what_it_missed() {
-    let cache: Cache<u32, u32> =
-        Cache::builder().sweep(Sweep::manual()).event_capacity(5).build();
+    let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).event_capacity(5).build();
     let mut slow = cache.events();
     let mut prompt = cache.events();
     for key in 0..12 {

@@ -73,7 +73,10 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Where `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
-        assert!((1..=MAX_SHARDS).contains(&shards), "shards must be 1 to {MAX_SHARDS}, got {shards}");
+        assert!(
+            (1..=MAX_SHARDS).contains(&shards),
+            "shards must be 1 to {MAX_SHARDS}, got {shards}"
+        );
         self.shards = shards.next_power_of_two().max(2);
         self
     }
@@ -149,8 +152,7 @@ where
         let journal = store.journal().clone();
         let publisher = Publisher::new(journal, clock, self.causes, self.event_capacity);
         let every = self.sweep.every;
-        let shared =
-            Arc::new(Shared::new(store, clock, publisher, self.sweep, runtime, self.name));
+        let shared = Arc::new(Shared::new(store, clock, publisher, self.sweep, runtime, self.name));
         if let Some(every) = every {
             // Made here, so that a runtime without time panics here and not in the task.
             let first = Instant::now().checked_add(every).unwrap_or_else(far_future);

@@ -44,7 +44,8 @@ where
         let shared = self.cache.shared.clone();
         loop {
             // Asked again: it may have died since its shard was copied.
-            let mut live = self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_dead(*deadline));
+            let mut live =
+                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_dead(*deadline));
             if let Some(entry) = live.next() {
                 return Some(entry);
             }

@@ -194,7 +194,8 @@ impl<K, V> Log<K, V> {
     /// Takes out what nobody will read any more, to be dropped after unlocking.
     fn trim(&mut self) -> Vec<Arc<Event<K, V>>> {
         let end = self.end();
-        let oldest = self.readers.values().map(|reader| self.oldest_for(reader)).min().unwrap_or(end);
+        let oldest =
+            self.readers.values().map(|reader| self.oldest_for(reader)).min().unwrap_or(end);
         let read = oldest.saturating_sub(self.first) as usize;
         self.first += read as u64;
         if read < self.events.len() {

@@ -117,7 +117,8 @@ where
 
     /// Works until it is time to yield. What panics in user code is logged, and ends the sweep.
     pub(crate) fn step_safely<S: BuildHasher + Clone>(&mut self, cache: &Shared<K, V, S>) -> Step {
-        let step = catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
+        let step =
+            catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
         step.unwrap_or_else(|_| {
             tracing::error!(cache = cache.name(), "a sweep panicked; the next one goes on");
             Step::Done
@@ -152,7 +153,9 @@ where
                 break step;
             }
             now = cache.clock.now();
-            if self.report.passes > 1 && self.is_spent(cache, self.report.elapsed + now.since(start)) {
+            if self.report.passes > 1
+                && self.is_spent(cache, self.report.elapsed + now.since(start))
+            {
                 break Step::Done;
             }
             let looked_at = self.report.looked_at - before.looked_at;
@@ -241,7 +244,11 @@ where
     let shrunk = (from..from + count).map(|shard| shard % count).find(|&s| cache.store.shrink(s));
     let unhashed = cache.store.take_unhashed();
     if unhashed > 0 {
-        tracing::error!(cache = cache.name(), unhashed, "the Hash of keys panicked as a table moved");
+        tracing::error!(
+            cache = cache.name(),
+            unhashed,
+            "the Hash of keys panicked as a table moved"
+        );
     }
     shrunk.map_or(from, |shard| (shard + 1) % count)
 }

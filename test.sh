@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Everything that must hold, from a fresh machine with Rust and a C compiler.
+#   PROPTEST_CASES=20000 ./test.sh   more random sequences
+set -euo pipefail
+cd "$(dirname "$0")"
+
+step() { printf '\n== %s\n' "$*"; }
+
+need() {
+    command -v "$1" >/dev/null || { echo "test.sh needs '$1': $2" >&2; exit 1; }
+}
+
+need cargo "install Rust from https://rustup.rs"
+need cc "install a C compiler (Debian: apt-get install build-essential)"
+cargo fmt --version >/dev/null 2>&1 || { echo "test.sh needs rustfmt: rustup component add rustfmt" >&2; exit 1; }
+cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup component add clippy" >&2; exit 1; }
+
+export RUSTDOCFLAGS="-D warnings"
+
+step "formatting"
+cargo fmt --check
+
+step "clippy"
+cargo clippy --locked --all-targets --all-features -- -D warnings
+
+step "each feature alone"
+features=$(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml)
+cargo clippy --locked --no-default-features -- -D warnings
+for feature in $features; do
+    [ "$feature" = default ] && continue
+    echo "feature $feature"
+    cargo clippy --locked --no-default-features --features "$feature" -- -D warnings
+done
+
+step "tests and doc tests"
+cargo test --locked --all-features
+
+step "docs"
+cargo doc --locked --all-features --no-deps
+
+step "all of it holds"
