@@ -65,8 +65,9 @@ const TURN_EVERY: u32 = 64;
 ///
 /// # Under the lock
 ///
-/// `Hash`, `Eq` and `Clone` of keys and values, and the closure of [`update`](Cache::update), run while
-/// a shard is locked: they must not call the cache. `Drop` never does, and may. A panic in any of them
+/// `Hash`, `Eq` and `Clone` of keys and values, and the closures of [`update`](Cache::update) and
+/// [`get_ex_with`](Cache::get_ex_with), run while a shard is locked: they must not call the cache.
+/// `Drop` never does, and may. A panic in any of them
 /// unlocks the shard and leaves the cache whole.
 ///
 /// # Runtimes
@@ -155,7 +156,7 @@ where
     }
 
     /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
-    /// (Redis: `GETEX`).
+    /// (Redis: `GETEX`). A `ttl` that overflows makes it persistent.
     #[doc(alias = "GETEX")]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
     where
@@ -164,7 +165,35 @@ where
     {
         take_turn().await;
         let now = self.shared.clock.now();
-        let value = self.shared.store.get_ex(key, &now, now.after(ttl));
+        let value = self.shared.store.get_ex(key, &now, |_| now.after(ttl));
+        self.shared.publisher.flush();
+        value
+    }
+
+    /// As [`get_ex`](Cache::get_ex), where each value knows its own TTL. `ttl` runs while the shard of
+    /// `key` is locked, as the closure of [`update`](Cache::update) does.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// let idle = Duration::from_secs(60);
+    /// sessions.set_ex("ada", ("data", idle), idle).await;
+    /// tokio::time::advance(Duration::from_secs(59)).await;
+    /// assert!(sessions.get_ex_with("ada", |(_, idle)| *idle).await.is_some());
+    /// assert_eq!(sessions.ttl("ada").await.as_secs(), 60);
+    /// # }
+    /// ```
+    pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.shared.clock.now();
+        let value = self.shared.store.get_ex(key, &now, |value| now.after(ttl(value)));
         self.shared.publisher.flush();
         value
     }
@@ -266,7 +295,8 @@ where
     }
 
     /// Lets the value of `key` live for `ttl` from now; false where no live value is
-    /// (Redis: `EXPIRE`). What is dead stays dead.
+    /// (Redis: `EXPIRE`). What is dead stays dead. A `ttl` of zero is dead at once, one that overflows
+    /// persistent.
     #[doc(alias = "EXPIRE")]
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool

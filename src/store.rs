@@ -168,7 +168,12 @@ where
     }
 
     /// A clone of the live value, which gets a new deadline. A dead one is expired on the way.
-    pub(crate) fn get_ex<Q>(&self, key: &Q, now: &impl Now, deadline: Deadline) -> Option<V>
+    pub(crate) fn get_ex<Q>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        deadline: impl FnOnce(&V) -> Deadline,
+    ) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -177,7 +182,7 @@ where
         let (hash, index) = self.locate(key);
         let found = self.change(hash, index, key, now, |entry| {
             let value = entry.value.clone();
-            entry.deadline = deadline;
+            entry.deadline = deadline(&value);
             value
         });
         self.count_read(index, found.is_some());

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use crate::clock::{Deadline, Tick};
 
 /// A value and when it dies: one word more than the value.
@@ -40,7 +42,23 @@ impl<V> Entry<V> {
 }
 
 impl Cause {
+    /// `"expired"`, `"evicted"`, `"removed"` or `"replaced"`, as for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::Expired => "expired",
+            Cause::Evicted => "evicted",
+            Cause::Removed => "removed",
+            Cause::Replaced => "replaced",
+        }
+    }
+
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
