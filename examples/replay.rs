@@ -1,0 +1,428 @@
+//! Replays the access log of a web server, with the log's own times as the time of two caches: one of
+//! its clients' sessions, one of their requests in the last minute.
+//!
+//! ```text
+//! cargo run --example replay                           the excerpt that is shipped
+//! cargo run --example replay -- /var/log/access.log    your own, in the combined format
+//! zcat access.log.*.gz | cargo run --example replay -- --json -
+//! ```
+//!
+//! Tokio's clock is paused, and advanced from the time of one line to that of the next, so days pass
+//! in milliseconds and every figure is exact. Servers write a line when they have answered, not when
+//! they were asked: a line that goes back in time counts as happening at the latest time so far.
+//!
+//! A session ends when its client has asked for nothing for 30 minutes, to the second: a request at
+//! exactly 30 minutes opens the next. What is malformed is counted and named, and stops nothing.
+//!
+//! `data/access-excerpt.log` is the start of a log from Elastic's public examples
+//! (<https://github.com/elastic/examples>, Apache-2.0).
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    error::Error,
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Parser;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, advance},
+};
+
+use fleeting::Cache;
+
+const EXCERPT: &[u8] = include_bytes!("data/access-excerpt.log");
+
+/// How long a session outlives its last request.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How many requests a minute are nothing to report.
+const LIMIT: u64 = 60;
+
+/// How many malformed lines are named; the others are only counted.
+const NAMED: usize = 20;
+
+/// Where the bars of the histogram end, in seconds.
+const BARS: [u64; 6] = [1, 10, 30, 60, 600, 3_600];
+
+/// Replays an access log on a cache's clock.
+#[derive(Parser)]
+struct Args {
+    /// The log, in the combined format; `-` reads it from stdin. Without it, a shipped excerpt.
+    log: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[tokio::main(flavor = "current_thread", start_paused = true)]
+async fn main() -> ExitCode {
+    match run(&Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let report = match &args.log {
+        None => replay(EXCERPT).await?,
+        Some(path) if path.as_os_str() == "-" => replay(io::stdin().lock()).await?,
+        Some(path) => {
+            let named = |error| format!("{}: {error}", path.display());
+            let log = File::open(path).map_err(named)?;
+            replay(BufReader::new(log)).await.map_err(named)?
+        }
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report)? + "\n",
+        false => report.to_string(),
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// Reads the log, one line in memory at a time.
+async fn replay(mut log: impl BufRead) -> io::Result<Report> {
+    let mut clock = LogClock::default();
+    let mut sessions = Sessions::new();
+    let mut rates = Rates::new();
+    let mut malformed = Malformed::default();
+    let mut lines = 0;
+    let mut line = Vec::new();
+    // It blocks the thread, which is as it should be here: time stands still from line to line.
+    while log.read_until(b'\n', &mut line)? > 0 {
+        lines += 1;
+        match parse(&String::from_utf8_lossy(&line)) {
+            Some((client, time)) => {
+                let client = Client::from(client);
+                clock.follow(time).await;
+                sessions.request(&client).await;
+                rates.request(&client).await;
+            }
+            None => malformed.add(lines),
+        }
+        line.clear();
+    }
+
+    let opened = sessions.opened;
+    let (expired, open) = sessions.end().await;
+    let all = || expired.iter().chain(&open);
+    Ok(Report {
+        lines,
+        malformed,
+        back_in_time: clock.back_in_time,
+        from: clock.first.map(|time| time.to_string()),
+        to: clock.latest.map(|time| time.to_string()),
+        opened,
+        expired: expired.len(),
+        open: open.len(),
+        seconds: Spread::of(all().map(Session::seconds).collect()),
+        requests: Spread::of(all().map(|session| session.requests).collect()),
+        histogram: histogram(all().map(Session::seconds)),
+        over_limit: rates.over_limit(),
+    })
+}
+
+type Client = Arc<str>;
+
+/// Lets Tokio's paused clock follow the times of the log.
+#[derive(Default)]
+struct LogClock {
+    first: Option<Timestamp>,
+    latest: Option<Timestamp>,
+    back_in_time: u64,
+}
+
+impl LogClock {
+    async fn follow(&mut self, time: Timestamp) {
+        self.first.get_or_insert(time);
+        let latest = *self.latest.get_or_insert(time);
+        if time < latest {
+            self.back_in_time += 1;
+        } else {
+            // Gives the sweepers their turn, too.
+            advance(time.duration_since(latest).unsigned_abs()).await;
+            self.latest = Some(time);
+        }
+    }
+}
+
+/// The session of each client, with a TTL that slides with each request.
+struct Sessions {
+    cache: Cache<Client, Session>,
+    opened: u64,
+    /// Collects what expires until the cache is shut down.
+    expired: JoinHandle<Vec<Session>>,
+}
+
+#[derive(Clone, Copy)]
+struct Session {
+    first: Instant,
+    last: Instant,
+    requests: u64,
+}
+
+impl Sessions {
+    fn new() -> Self {
+        let cache = Cache::builder().name("sessions").build();
+        let mut events = cache.events_lossless(1_024);
+        let expired = tokio::spawn(async move {
+            let mut expired = Vec::new();
+            while let Some(event) = events.recv().await {
+                expired.push(event.value);
+            }
+            expired
+        });
+        Self { cache, opened: 0, expired }
+    }
+
+    async fn request(&mut self, client: &Client) {
+        let now = Instant::now();
+        let goes_on = self.cache.update(client, |session| {
+            session.last = now;
+            session.requests += 1;
+        });
+        if goes_on.await.is_some() {
+            self.cache.expire(client, IDLE).await;
+        } else {
+            let session = Session { first: now, last: now, requests: 1 };
+            self.cache.set_ex(client.clone(), session, IDLE).await;
+            self.opened += 1;
+        }
+    }
+
+    /// The sessions that have expired, and those that are open.
+    async fn end(self) -> (Vec<Session>, Vec<Session>) {
+        let open = self.cache.values().collect();
+        // The sweeper may be up to a second behind. This lets all leave that is dead by now, and ends
+        // the stream after it.
+        self.cache.shutdown().await;
+        (self.expired.await.expect("collecting does not panic"), open)
+    }
+}
+
+impl Session {
+    fn seconds(&self) -> u64 {
+        (self.last - self.first).as_secs()
+    }
+}
+
+/// The sliding window of pyttl's TTLDict: a key with a TTL of a minute for each request. Those that
+/// live are the requests of the last minute.
+struct Rates {
+    requests: Cache<(Client, u64), ()>,
+    /// For each client the number of its oldest live request, as last seen, and of its next.
+    numbers: Cache<Client, (u64, u64)>,
+    /// The most requests in a minute, of the clients that passed the limit.
+    over: BTreeMap<Client, u64>,
+}
+
+impl Rates {
+    fn new() -> Self {
+        let requests = Cache::builder().name("requests").time_to_live(MINUTE).build();
+        let numbers = Cache::builder().name("numbers").time_to_live(MINUTE).build();
+        Self { requests, numbers, over: BTreeMap::new() }
+    }
+
+    async fn request(&mut self, client: &Client) {
+        let key = |number| (client.clone(), number);
+        let (mut oldest, next) = self.numbers.get(client).await.unwrap_or_default();
+        // All live equally long, so what lives is a run of numbers. Each is stepped over once.
+        while oldest < next && !self.requests.contains_key(&key(oldest)).await {
+            oldest += 1;
+        }
+        self.requests.set(key(next), ()).await;
+        self.numbers.set(client.clone(), (oldest, next + 1)).await;
+
+        let live = next + 1 - oldest;
+        if live > LIMIT {
+            let most = self.over.entry(client.clone()).or_default();
+            *most = live.max(*most);
+        }
+    }
+
+    /// The busiest first.
+    fn over_limit(self) -> Vec<OverLimit> {
+        let over = self.over.into_iter();
+        let mut over: Vec<_> = over
+            .map(|(client, most)| OverLimit { client: client.to_string(), most_in_a_minute: most })
+            .collect();
+        over.sort_by_key(|over| Reverse(over.most_in_a_minute));
+        over
+    }
+}
+
+/// Client and time of a line of the combined format, where it is whole:
+/// `client ident user [day/month/year:h:m:s zone] "request" status bytes "referer" "agent"`.
+fn parse(line: &str) -> Option<(&str, Timestamp)> {
+    let (client, rest) = line.trim_end().split_once(' ')?;
+    let (names, rest) = rest.split_once(" [")?;
+    let (time, rest) = rest.split_once("] ")?;
+    let (status, rest) = after_quoted(rest)?.strip_prefix(' ')?.split_once(' ')?;
+    let (bytes, rest) = rest.split_once(' ')?;
+    let rest = after_quoted(after_quoted(rest)?.strip_prefix(' ')?)?;
+
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_whole = !client.is_empty()
+        && names.contains(' ')
+        && (status.len() == 3 && is_number(status))
+        && (bytes == "-" || is_number(bytes))
+        && rest.is_empty();
+    let time = Timestamp::strptime("%d/%b/%Y:%H:%M:%S %z", time).ok()?;
+    // From 1970 to 2106. A clock that counts nanoseconds could not follow a log to the year 9999.
+    let is_possible = u32::try_from(time.as_second()).is_ok();
+    (is_whole && is_possible).then_some((client, time))
+}
+
+/// What comes after a quoted field, in which a quote is written `\"`.
+fn after_quoted(text: &str) -> Option<&str> {
+    let field = text.strip_prefix('"')?;
+    let mut escaped = false;
+    let end = field.find(|c| {
+        let is_end = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        is_end
+    })?;
+    Some(&field[end + 1..])
+}
+
+#[derive(Serialize)]
+struct Report {
+    lines: u64,
+    malformed: Malformed,
+    back_in_time: u64,
+    from: Option<String>,
+    to: Option<String>,
+    opened: u64,
+    expired: usize,
+    open: usize,
+    /// From the first to the last request of a session.
+    seconds: Option<Spread>,
+    /// Of a session.
+    requests: Option<Spread>,
+    histogram: Vec<Bar>,
+    over_limit: Vec<OverLimit>,
+}
+
+#[derive(Default, Serialize)]
+struct Malformed {
+    count: u64,
+    first_lines: Vec<u64>,
+}
+
+/// Nearest ranks: each is a value that occurs.
+#[derive(Serialize)]
+struct Spread {
+    min: u64,
+    median: u64,
+    p90: u64,
+    max: u64,
+}
+
+#[derive(Serialize)]
+struct Bar {
+    /// `None` in the last, which has no end.
+    below_seconds: Option<u64>,
+    sessions: usize,
+}
+
+#[derive(Serialize)]
+struct OverLimit {
+    client: String,
+    most_in_a_minute: u64,
+}
+
+impl Malformed {
+    fn add(&mut self, line: u64) {
+        self.count += 1;
+        if self.first_lines.len() < NAMED {
+            self.first_lines.push(line);
+        }
+    }
+}
+
+impl Spread {
+    fn of(mut values: Vec<u64>) -> Option<Self> {
+        values.sort_unstable();
+        let rank = |percent: usize| values[(values.len() * percent).div_ceil(100) - 1];
+        let (&min, &max) = (values.first()?, values.last()?);
+        Some(Self { min, median: rank(50), p90: rank(90), max })
+    }
+
+    fn all(&self) -> [u64; 4] {
+        [self.min, self.median, self.p90, self.max]
+    }
+}
+
+fn histogram(seconds: impl Iterator<Item = u64>) -> Vec<Bar> {
+    let ends = BARS.into_iter().map(Some).chain([None]);
+    let mut bars: Vec<_> = ends.map(|end| Bar { below_seconds: end, sessions: 0 }).collect();
+    for seconds in seconds {
+        bars[BARS.partition_point(|&end| end <= seconds)].sessions += 1;
+    }
+    bars
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, malformed, back_in_time, opened, expired, open, .. } = self;
+        writeln!(f, "{lines:>7} lines")?;
+        if let (Some(from), Some(to)) = (&self.from, &self.to) {
+            writeln!(f, "{:>7} from {from} to {to}", "")?;
+        }
+        write!(f, "{:>7} malformed", malformed.count)?;
+        for (index, line) in malformed.first_lines.iter().enumerate() {
+            write!(f, "{}{line}", if index == 0 { ": line " } else { ", " })?;
+        }
+        let unnamed = malformed.count > NAMED as u64;
+        writeln!(f, "{}", if unnamed { ", ..." } else { "" })?;
+        writeln!(f, "{back_in_time:>7} back in time, taken as now")?;
+
+        writeln!(f, "\nSessions, ended by 30 minutes without a request")?;
+        writeln!(f, "{opened:>7} opened\n{expired:>7} expired\n{open:>7} still open")?;
+        if let (Some(seconds), Some(requests)) = (&self.seconds, &self.requests) {
+            writeln!(f, "\n{:10} {:>10} {:>10} {:>10} {:>10}", "", "min", "median", "p90", "max")?;
+            let [min, median, p90, max] = seconds.all().map(length);
+            writeln!(f, "{:10} {min:>10} {median:>10} {p90:>10} {max:>10}", "length")?;
+            let [min, median, p90, max] = requests.all();
+            writeln!(f, "{:10} {min:>10} {median:>10} {p90:>10} {max:>10}\n", "requests")?;
+        }
+        let longest =
+            self.histogram.iter().map(|bar| bar.sessions).max().unwrap_or_default().max(1);
+        for Bar { below_seconds, sessions } in &self.histogram {
+            let label = match below_seconds {
+                Some(end) => format!("below {}", length(*end)),
+                None => "longer".to_owned(),
+            };
+            let bar = "#".repeat((sessions * 40).div_ceil(longest));
+            writeln!(f, "{}", format!("{label:10} {sessions:>10} {bar}").trim_end())?;
+        }
+
+        writeln!(f, "\nMore than {LIMIT} requests in a minute")?;
+        for OverLimit { client, most_in_a_minute } in &self.over_limit {
+            // Escaped: the log's author must not talk to your terminal.
+            writeln!(f, "{most_in_a_minute:>7} {}", client.escape_debug())?;
+        }
+        if self.over_limit.is_empty() {
+            writeln!(f, "{:>7}", "nobody")?;
+        }
+        Ok(())
+    }
+}
+
+fn length(seconds: u64) -> String {
+    format!("{:#}", SignedDuration::from_secs(seconds as i64))
+}
