@@ -26,12 +26,17 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    println!("| every | sample | repeat at | budget | staleness at most | idle: share of a core | lag of 1,000 among 1 M: p50 / p99 / worst | storm of 1 M: all gone |");
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
-    for (every, sample) in [(250, 0.25), (100, 0.1), (50, 0.05)] {
+    println!(
+        "| every | sample | repeat at | budget | staleness at most | 1 M live, none due \
+         | 1 M live, 8,000 due a second | lag of 1,000 among 1 M: p50 / p99 / worst \
+         | 1 M dead at once: all gone |"
+    );
+    println!("|{}", " --- |".repeat(9));
+    let rotations = [(1_000, 1.0), (250, 0.25), (100, 0.1), (50, 0.05), (100, 0.25), (20, 0.1)];
+    for (every, sample) in rotations {
         runtime.block_on(measure(Row { every, sample, repeat_at: 0.1, budget: 0.5 }));
     }
-    for (repeat_at, budget) in [(0.25, 0.5), (0.5, 0.5), (0.1, 0.1), (0.1, 0.25), (0.1, 1.0)] {
+    for (repeat_at, budget) in [(0.25, 0.5), (0.1, 0.1), (0.1, 1.0)] {
         runtime.block_on(measure(Row { every: 100, sample: 0.1, repeat_at, budget }));
     }
 }
@@ -49,17 +54,28 @@ async fn measure(row: Row) {
     }
     // Its first sweep after growing looks at everything.
     sleep(2 * every + Duration::from_secs(1)).await;
-    let idle = idle_share().await;
+    let idle = share_of_a_core().await;
+    for i in 0..MILLION {
+        let ttl = Duration::from_millis(2_000 + (i as u64 * 7_919) % 125_000);
+        cache.expire(&format!("live:{i:015}"), ttl).await;
+    }
+    sleep(Duration::from_secs(3)).await;
+    let busy = share_of_a_core().await;
+    for i in 0..MILLION {
+        cache.set_ex(format!("live:{i:015}"), Arc::new(0), LONG).await;
+    }
+    sleep(2 * every + Duration::from_secs(1)).await;
     let lags = lags(&cache).await;
     let storm = storm(cache).await;
     println!(
-        "| {} ms | {} | {} | {} | {:.1} s | {:.2} % | {:.0} / {:.0} / {:.0} ms | {:.0} ms |",
+        "| {} ms | {} | {} | {} | {:.1} s | {:.2} % | {:.2} % | {:.0} / {:.0} / {:.0} ms | {:.0} ms |",
         row.every,
         row.sample,
         row.repeat_at,
         row.budget,
         every.as_secs_f64() * (1.0 / row.sample).ceil(),
         100.0 * idle,
+        100.0 * busy,
         ms(lags[500]),
         ms(lags[990]),
         ms(lags[999]),
@@ -68,7 +84,7 @@ async fn measure(row: Row) {
 }
 
 /// The share of one core that the process uses while nothing but the sweeper works.
-async fn idle_share() -> f64 {
+async fn share_of_a_core() -> f64 {
     let cpu = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,0 +1,60 @@
+//! The field side by side: `cargo bench --bench peers` writes docs/peers.md and its pictures.
+//!
+//! Every figure is the median of rounds in which the subjects take turns, on one machine in one run: the
+//! ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+mod growth;
+mod ops;
+mod pictures;
+mod storm;
+mod subjects;
+
+use std::fmt::Write;
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut page = String::from(
+        "# The field, side by side\n\n\
+         Made by `cargo bench --bench peers`: medians of rounds in which all take turns, on one machine in \
+         one run. What counts is the ratio. 20-byte `String` keys, `Arc` values. DashMap alone (no clock, no \
+         deadline) is the floor; quick_cache has no TTL; DashMap + now is what people write by hand, with \
+         `retain` as its sweep.\n",
+    );
+    page += &runtime.block_on(ops::table(quick));
+    let (growth, lines) = runtime.block_on(growth::table(quick));
+    page += &growth;
+    let (storm, bars) = runtime.block_on(storm::table(quick));
+    page += &storm;
+    println!("{page}");
+    if quick {
+        return;
+    }
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
+    std::fs::create_dir_all(docs).expect("docs/ can be made");
+    pictures::growth(&format!("{docs}/growth.svg"), &lines);
+    pictures::storm(&format!("{docs}/storm.svg"), &bars);
+    std::fs::write(format!("{docs}/peers.md"), page).expect("docs/peers.md can be written");
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// A row of a table: a name, then figures with their ratio to the first.
+fn row(page: &mut String, name: &str, figures: &[f64]) {
+    let floor = figures[0];
+    let cells: Vec<String> =
+        figures.iter().map(|figure| format!("{figure:.0} ({:.2})", figure / floor)).collect();
+    writeln!(page, "| {name} | {} |", cells.join(" | ")).expect("a string takes all");
+}
+
+fn head(page: &mut String, first: &str, names: &[&str]) {
+    writeln!(page, "| {first} | {} |", names.join(" | ")).expect("a string takes all");
+    writeln!(page, "|{}", " --- |".repeat(names.len() + 1)).expect("a string takes all");
+}

@@ -1,0 +1,199 @@
+//! `get`, `set_ex` and 95 : 5, over sizes, distributions and tasks.
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::time::Instant;
+
+use crate::{
+    head, median, row,
+    subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject, Value},
+};
+
+pub(crate) const TTL: Duration = Duration::from_secs(86_400);
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Op {
+    Get,
+    SetEx,
+    Mixed,
+}
+
+pub(crate) struct Field {
+    bare: Bare,
+    by_hand: ByHand,
+    moka: Moka,
+    quick_cache: QuickCache,
+    retainer: Retainer,
+    fleeting: Fleeting,
+}
+
+pub(crate) type Keys = Arc<[String]>;
+
+pub(crate) fn keys(count: usize) -> Keys {
+    (0..count).map(|i| format!("key:{i:016}")).collect()
+}
+
+/// Which keys are asked for, one after the other.
+pub(crate) fn uniform(keys: usize, calls: usize) -> Arc<[u32]> {
+    let mut random = SmallRng::seed_from_u64(1);
+    (0..calls).map(|_| random.random_range(0..keys as u32)).collect()
+}
+
+/// Zipf with exponent 0.99, as YCSB has it: key `n` is asked for as often as `n^-0.99`.
+fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
+    let mut sum = 0.0;
+    let cumulated: Vec<f64> = (1..=keys)
+        .map(|rank| {
+            sum += (rank as f64).powf(-0.99);
+            sum
+        })
+        .collect();
+    let mut random = SmallRng::seed_from_u64(1);
+    let rank = |x: f64| cumulated.partition_point(|&c| c < x).min(keys - 1) as u32;
+    (0..calls).map(|_| rank(random.random_range(0.0..sum))).collect()
+}
+
+impl Field {
+    pub(crate) async fn filled(keys: &Keys) -> Self {
+        Self {
+            bare: filled(keys).await,
+            by_hand: filled(keys).await,
+            moka: filled(keys).await,
+            quick_cache: filled(keys).await,
+            retainer: filled(keys).await,
+            fleeting: filled(keys).await,
+        }
+    }
+
+    /// Nanoseconds a call, for each subject in the order of [`NAMES`].
+    pub(crate) async fn round(
+        &self,
+        op: Op,
+        keys: &Keys,
+        calls: &Arc<[u32]>,
+        tasks: usize,
+    ) -> [f64; 6] {
+        [
+            run(&self.bare, op, keys, calls, tasks).await,
+            run(&self.by_hand, op, keys, calls, tasks).await,
+            run(&self.moka, op, keys, calls, tasks).await,
+            run(&self.quick_cache, op, keys, calls, tasks).await,
+            run(&self.retainer, op, keys, calls, tasks).await,
+            run(&self.fleeting, op, keys, calls, tasks).await,
+        ]
+    }
+
+    pub(crate) async fn medians(
+        &self,
+        op: Op,
+        keys: &Keys,
+        calls: &Arc<[u32]>,
+        tasks: usize,
+        rounds: usize,
+    ) -> Vec<f64> {
+        let mut figures = vec![Vec::new(); NAMES.len()];
+        for _ in 0..rounds {
+            for (all, figure) in figures.iter_mut().zip(self.round(op, keys, calls, tasks).await) {
+                all.push(figure);
+            }
+        }
+        figures.into_iter().map(median).collect()
+    }
+}
+
+async fn filled<S: Subject>(keys: &Keys) -> S {
+    let subject = S::new(keys.len());
+    for key in keys.iter() {
+        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+    }
+    subject
+}
+
+async fn run<S: Subject>(
+    subject: &S,
+    op: Op,
+    keys: &Keys,
+    calls: &Arc<[u32]>,
+    tasks: usize,
+) -> f64 {
+    let value: Value = Arc::new(2);
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
+            // A value of its own: nobody measures how two cores share a counter of ours.
+            let value = Arc::new(*value + task as u64);
+            tokio::spawn(async move {
+                let (before, after) = calls.split_at(task * calls.len() / 3);
+                match op {
+                    Op::Get => get(&subject, &keys, after.iter().chain(before)).await,
+                    Op::SetEx => set_ex(&subject, &keys, after.iter().chain(before), &value).await,
+                    Op::Mixed => mixed(&subject, &keys, after.iter().chain(before), &value).await,
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no subject panics");
+    }
+    start.elapsed().as_nanos() as f64 / calls.len() as f64
+}
+
+async fn get<S: Subject>(subject: &S, keys: &Keys, calls: impl Iterator<Item = &u32>) {
+    for &call in calls {
+        black_box(subject.get(&keys[call as usize]).await);
+    }
+}
+
+async fn set_ex<S: Subject>(
+    subject: &S,
+    keys: &Keys,
+    calls: impl Iterator<Item = &u32>,
+    value: &Value,
+) {
+    for &call in calls {
+        subject.set_ex(keys[call as usize].clone(), value.clone(), TTL).await;
+    }
+}
+
+async fn mixed<S: Subject>(
+    subject: &S,
+    keys: &Keys,
+    calls: impl Iterator<Item = &u32>,
+    value: &Value,
+) {
+    for (i, &call) in calls.enumerate() {
+        let key = &keys[call as usize];
+        match i % 20 {
+            0 => subject.set_ex(key.clone(), value.clone(), TTL).await,
+            _ => drop(black_box(subject.get(key).await)),
+        }
+    }
+}
+
+pub(crate) async fn table(quick: bool) -> String {
+    let mut page =
+        String::from("\n## Nanoseconds a call\n\nIn brackets: as a multiple of the floor.\n\n");
+    head(&mut page, "", &NAMES);
+    let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, 9) };
+    for entries in [10_000, 1_000_000] {
+        let entries = if quick { entries / 10 } else { entries };
+        let keys = keys(entries);
+        let field = Field::filled(&keys).await;
+        for (spread, calls) in
+            [("uniform", uniform(entries, calls)), ("Zipf 0.99", zipf(entries, calls))]
+        {
+            for tasks in [1, 2] {
+                for (name, op) in [("get", Op::Get), ("set_ex", Op::SetEx), ("95 : 5", Op::Mixed)] {
+                    let figures = field.medians(op, &keys, &calls, tasks, rounds).await;
+                    let plural = if tasks == 1 { "" } else { "s" };
+                    let name = format!("{name}, {entries} entries, {spread}, {tasks} task{plural}");
+                    eprintln!("{name}: {figures:.0?}");
+                    row(&mut page, &name, &figures);
+                }
+            }
+        }
+    }
+    page
+}

@@ -1,0 +1,89 @@
+//! The pictures of docs/, drawn as SVG.
+
+use plotters::{coord::combinators::LogScalable, prelude::*};
+
+use crate::{growth::Lines, storm::Storm};
+
+const COLORS: [RGBColor; 6] = [
+    RGBColor(130, 130, 130),
+    RGBColor(214, 143, 40),
+    RGBColor(196, 78, 82),
+    RGBColor(85, 140, 200),
+    RGBColor(140, 100, 170),
+    RGBColor(20, 140, 90),
+];
+const FONT: &str = "sans-serif";
+
+/// A panel for each kind of call, a line for each subject; both axes logarithmic.
+pub(crate) fn growth(path: &str, panels: &[Lines]) {
+    let root = SVGBackend::new(path, (1_200, 420)).into_drawing_area();
+    root.fill(&WHITE).expect("drawn in memory");
+    for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
+        let all = panel.figures.iter().flatten().copied();
+        let (low, high) = all.fold((f64::MAX, 1.0), |(l, h), y| (l.min(y), f64::max(h, y)));
+        let sizes = panel.sizes[0]..panel.sizes[panel.sizes.len() - 1];
+        let mut chart = ChartBuilder::on(area)
+            .caption(panel.title, (FONT, 16))
+            .margin(12)
+            .x_label_area_size(36)
+            .y_label_area_size(56)
+            .build_cartesian_2d(sizes.log_scale(), (low * 0.7..high * 1.5).log_scale())
+            .expect("drawn in memory");
+        chart.configure_mesh().x_desc("entries").label_style((FONT, 12)).draw().expect("drawn");
+        for (i, (name, figures)) in panel.names.iter().zip(&panel.figures).enumerate() {
+            let color = COLORS[if panel.names.len() < COLORS.len() { [1, 2, 5][i] } else { i }];
+            let line: Vec<(f64, f64)> =
+                panel.sizes.iter().copied().zip(figures.iter().copied()).collect();
+            let width = if *name == "fleeting" { 4 } else { 2 };
+            chart
+                .draw_series(LineSeries::new(line, color.stroke_width(width)))
+                .expect("drawn in memory")
+                .label(*name)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 16, y)], color.stroke_width(width))
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font((FONT, 12))
+            .background_style(WHITE.mix(0.8))
+            .draw()
+            .expect("drawn in memory");
+    }
+    root.present().expect("the picture can be written");
+}
+
+/// Bars on logarithmic axes: until all are gone, and the reader's p99.9 and worst meanwhile.
+pub(crate) fn storm(path: &str, storms: &[Storm]) {
+    let root = SVGBackend::new(path, (1_200, 300)).into_drawing_area();
+    root.fill(&WHITE).expect("drawn in memory");
+    type Panel = (&'static str, fn(&Storm) -> f64);
+    let panels: [Panel; 3] = [
+        ("all gone, ms", |storm| storm.gone_ms),
+        ("reader's p99.9, µs", |storm| storm.p999_us),
+        ("reader's worst, µs", |storm| storm.worst_us),
+    ];
+    for (area, (title, figure)) in root.split_evenly((1, 3)).iter().zip(panels) {
+        let highest = storms.iter().map(figure).fold(1.0, f64::max);
+        let count = storms.len();
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, (FONT, 16))
+            .margin(12)
+            .x_label_area_size(28)
+            .build_cartesian_2d((0.1..highest * 20.0).log_scale(), 0.0..count as f64)
+            .expect("drawn in memory");
+        chart.configure_mesh().disable_y_mesh().label_style((FONT, 12)).draw().expect("drawn");
+        for (i, storm) in storms.iter().enumerate() {
+            let y = (count - 1 - i) as f64;
+            let color = if storm.name.starts_with("fleeting") { COLORS[5] } else { COLORS[0] };
+            let bar = [(0.1_f64.as_f64(), y + 0.55), (figure(storm), y + 0.15)];
+            let label = format!("{}: {:.1}", storm.name, figure(storm));
+            chart.draw_series([Rectangle::new(bar, color.filled())]).expect("drawn in memory");
+            chart
+                .draw_series([Text::new(label, (0.12, y + 0.92), (FONT, 13))])
+                .expect("drawn in memory");
+        }
+    }
+    root.present().expect("the picture can be written");
+}

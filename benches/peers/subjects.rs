@@ -1,0 +1,229 @@
+//! The field behind one face: what each cache makes of `get` and `set_ex`.
+
+use std::{sync::Arc, time::Duration};
+
+use dashmap::DashMap;
+use tokio::{task::JoinHandle, time::Instant};
+
+pub(crate) type Value = Arc<u64>;
+type Hasher = foldhash::fast::RandomState;
+
+pub(crate) const NAMES: [&str; 6] =
+    ["DashMap", "DashMap + now", "moka", "quick_cache", "retainer", "fleeting"];
+
+#[allow(async_fn_in_trait)] // Measured with each type known, never as `dyn`.
+pub(crate) trait Subject: Clone + Send + Sync + 'static {
+    fn new(entries: usize) -> Self;
+    fn get(&self, key: &str) -> impl Future<Output = Option<Value>> + Send;
+    fn set_ex(&self, key: String, value: Value, ttl: Duration) -> impl Future<Output = ()> + Send;
+    /// Entries in memory, as far as it tells.
+    fn len(&self) -> impl Future<Output = usize> + Send;
+    /// Lets all that is dead leave, now.
+    fn sweep_all(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+    /// What a user has to run so that the dead leave.
+    fn sweeper(&self) -> Option<JoinHandle<()>> {
+        None
+    }
+}
+
+/// No clock, no deadline: the floor.
+#[derive(Clone)]
+pub(crate) struct Bare(Arc<DashMap<String, Value, Hasher>>);
+
+impl Subject for Bare {
+    fn new(_: usize) -> Self {
+        Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key).map(|value| value.clone())
+    }
+
+    async fn set_ex(&self, key: String, value: Value, _: Duration) {
+        self.0.insert(key, value);
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What people write by hand.
+#[derive(Clone)]
+pub(crate) struct ByHand(Arc<DashMap<String, (Value, Instant), Hasher>>);
+
+impl Subject for ByHand {
+    fn new(_: usize) -> Self {
+        Self(Arc::new(DashMap::with_hasher_and_shard_amount(Hasher::default(), 64)))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        let entry = self.0.get(key)?;
+        (Instant::now() < entry.1).then(|| entry.0.clone())
+    }
+
+    async fn set_ex(&self, key: String, value: Value, ttl: Duration) {
+        self.0.insert(key, (value, Instant::now() + ttl));
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    async fn sweep_all(&self) {
+        let now = Instant::now();
+        self.0.retain(|_, (_, deadline)| now < *deadline);
+    }
+
+    fn sweeper(&self) -> Option<JoinHandle<()>> {
+        let map = self.0.clone();
+        Some(tokio::spawn(async move {
+            let mut interval = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                interval.tick().await;
+                let now = Instant::now();
+                map.retain(|_, (_, deadline)| now < *deadline);
+            }
+        }))
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Moka(moka::future::Cache<String, (Value, Duration)>);
+
+struct PerEntry;
+
+impl moka::Expiry<String, (Value, Duration)> for PerEntry {
+    fn expire_after_create(
+        &self,
+        _: &String,
+        value: &(Value, Duration),
+        _: std::time::Instant,
+    ) -> Option<Duration> {
+        Some(value.1)
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &String,
+        value: &(Value, Duration),
+        _: std::time::Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        Some(value.1)
+    }
+}
+
+impl Subject for Moka {
+    fn new(_: usize) -> Self {
+        Self(moka::future::Cache::builder().expire_after(PerEntry).build())
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key).await.map(|(value, _)| value)
+    }
+
+    async fn set_ex(&self, key: String, value: Value, ttl: Duration) {
+        self.0.insert(key, (value, ttl)).await;
+    }
+
+    async fn len(&self) -> usize {
+        self.0.entry_count() as usize
+    }
+
+    async fn sweep_all(&self) {
+        self.0.run_pending_tasks().await;
+    }
+
+    /// Nothing expires unless it is driven.
+    fn sweeper(&self) -> Option<JoinHandle<()>> {
+        let cache = self.0.clone();
+        Some(tokio::spawn(async move {
+            let mut interval = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                interval.tick().await;
+                cache.run_pending_tasks().await;
+            }
+        }))
+    }
+}
+
+/// No TTL at all.
+#[derive(Clone)]
+pub(crate) struct QuickCache(Arc<quick_cache::sync::Cache<String, Value>>);
+
+impl Subject for QuickCache {
+    fn new(entries: usize) -> Self {
+        Self(Arc::new(quick_cache::sync::Cache::new(2 * entries)))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key)
+    }
+
+    async fn set_ex(&self, key: String, value: Value, _: Duration) {
+        self.0.insert(key, value);
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Retainer(Arc<retainer::Cache<String, Value>>);
+
+impl Subject for Retainer {
+    fn new(_: usize) -> Self {
+        Self(Arc::new(retainer::Cache::new()))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key).await.map(|guard| guard.value().clone())
+    }
+
+    async fn set_ex(&self, key: String, value: Value, ttl: Duration) {
+        self.0.insert(key, value, ttl).await;
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len().await
+    }
+
+    fn sweeper(&self) -> Option<JoinHandle<()>> {
+        let cache = self.0.clone();
+        Some(tokio::spawn(async move {
+            cache.monitor(20, 0.25, Duration::from_millis(100)).await;
+        }))
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Fleeting(pub(crate) fleeting::Cache<String, Value>);
+
+impl Subject for Fleeting {
+    fn new(_: usize) -> Self {
+        Self(fleeting::Cache::new())
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key).await
+    }
+
+    async fn set_ex(&self, key: String, value: Value, ttl: Duration) {
+        self.0.set_ex(key, value, ttl).await;
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A whole rotation: each sweep goes on where the last one stopped.
+    async fn sweep_all(&self) {
+        for _ in 0..10 {
+            self.0.sweep().await;
+        }
+    }
+}
