@@ -34,9 +34,9 @@ fn main() {
     println!("|{}", " --- |".repeat(9));
     let rotations = [(1_000, 1.0), (250, 0.25), (100, 0.1), (50, 0.05), (100, 0.25), (20, 0.1)];
     for (every, sample) in rotations {
-        runtime.block_on(measure(Row { every, sample, repeat_at: 0.1, budget: 0.5 }));
+        runtime.block_on(measure(Row { every, sample, repeat_at: 0.1, budget: 1.0 }));
     }
-    for (repeat_at, budget) in [(0.25, 0.5), (0.1, 0.1), (0.1, 1.0)] {
+    for (repeat_at, budget) in [(0.5, 1.0), (0.1, 0.5), (0.1, 0.1)] {
         runtime.block_on(measure(Row { every: 100, sample: 0.1, repeat_at, budget }));
     }
 }

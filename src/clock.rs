@@ -170,8 +170,11 @@ impl Now for Clock {
     }
 }
 
+/// As `Duration::as_nanos`, without its 128 bits; `None` where it overflows.
+#[inline]
 fn nanoseconds(duration: Duration) -> Option<u64> {
-    u64::try_from(duration.as_nanos()).ok()
+    let seconds = duration.as_secs().checked_mul(1_000_000_000)?;
+    seconds.checked_add(u64::from(duration.subsec_nanos()))
 }
 
 fn real_now() -> Instant {

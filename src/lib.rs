@@ -48,9 +48,12 @@
 mod cache;
 mod clock;
 mod event;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod shared;
 mod store;
 mod sweeper;
+mod sync;
 mod user;
 
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};

@@ -18,13 +18,10 @@ use std::{
     hash::{BuildHasher, Hash},
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 
-use dashmap::{DashMap, RwLock, RwLockWriteGuard, SharedValue};
+use dashmap::SharedValue;
 use hashbrown::raw::RawTable;
 
 pub use self::entry::Cause;
@@ -34,7 +31,13 @@ pub(crate) use self::{
     window::WINDOW,
 };
 use self::{window::Table, zones::Zones};
-use crate::clock::{Deadline, Now, Tick};
+use crate::{
+    clock::{Deadline, Now, Tick},
+    sync::{
+        DashMap, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 /// A table for this many entries is not worth giving back.
 const SMALL: usize = 64;
@@ -390,7 +393,7 @@ where
         wait: bool,
         dead: &mut Vec<Departure<K, V>>,
     ) -> Option<Look> {
-        let lock: &RwLock<Table<K, V>> = &self.map.shards()[visit.shard];
+        let lock = &self.map.shards()[visit.shard];
         let mut table = if wait { lock.write() } else { lock.try_write()? };
         let shard = &self.shards[visit.shard];
         if table.is_empty() {

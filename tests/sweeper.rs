@@ -343,7 +343,7 @@ async fn a_sweep_yields_to_the_runtime() {
     });
     cache.sweep().await;
     other.abort();
-    assert!(turns.load(Relaxed) >= 200_000 / 4_096 - 1, "{turns:?}");
+    assert!(turns.load(Relaxed) >= 200_000 / 8_192 - 1, "{turns:?}");
 }
 
 /// A sweep that is dropped half-way has lost nothing.

@@ -1,10 +1,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     mem,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -14,6 +11,10 @@ use super::{Event, Lagged};
 use crate::{
     clock::Clock,
     store::{Departure, Journal},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     user,
 };
 

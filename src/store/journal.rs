@@ -1,9 +1,8 @@
-use std::sync::{
+use super::entry::{Cause, Departure};
+use crate::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU8, Ordering::*},
 };
-
-use super::entry::{Cause, Departure};
 
 /// The departures nobody has been told of yet, in the order in which they happened.
 ///
