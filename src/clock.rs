@@ -120,6 +120,11 @@ impl Clock {
         Tick(deadline.0.expect("the machine has not run for five centuries"))
     }
 
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn tick_of(&self, instant: Instant) -> Tick {
+        Tick(self.deadline_of(instant).0.expect("a test stays in this century"))
+    }
+
     /// The deadline at `instant`; one too far ahead to be counted is persistent.
     pub(crate) fn deadline_of(&self, instant: Instant) -> Deadline {
         let tick = match instant.checked_duration_since(self.epoch) {
