@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold, from a fresh machine with Rust and a C compiler.
-#   PROPTEST_CASES=20000 ./test.sh   more random sequences
+#   PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 ./test.sh   more random sequences and interleavings
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -34,6 +34,9 @@ done
 
 step "tests and doc tests"
 cargo test --locked --all-features
+
+step "interleavings"
+RUSTFLAGS="--cfg shuttle" cargo test --locked --lib --target-dir target/shuttle interleavings
 
 step "docs"
 cargo doc --locked --all-features --no-deps
