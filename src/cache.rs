@@ -151,13 +151,17 @@ where
     {
         take_turn().await;
         let value = self.shared.store.get(key, &self.shared.clock);
-        self.shared.publisher.flush();
+        if value.is_none() {
+            // It may have been dead.
+            self.shared.publisher.flush();
+        }
         value
     }
 
     /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
     /// (Redis: `GETEX`). A `ttl` that overflows makes it persistent.
     #[doc(alias = "GETEX")]
+    #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
     where
         K: Borrow<Q>,
@@ -203,6 +207,7 @@ where
     ///
     /// A TTL that the replaced value had is dropped.
     #[doc(alias = "SET")]
+    #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         take_turn().await;
         match self.time_to_live {
@@ -218,6 +223,7 @@ where
     ///
     /// A TTL of zero is dead at once, one that overflows is persistent.
     #[doc(alias = "SETEX")]
+    #[inline]
     pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Option<V> {
         take_turn().await;
         let now = self.shared.clock.now();
@@ -605,6 +611,7 @@ where
         self.shared.publisher.close();
     }
 
+    #[inline]
     fn put<N: Now>(
         &self,
         key: K,

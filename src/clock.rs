@@ -38,6 +38,7 @@ pub(crate) struct Clock {
 
 impl Tick {
     /// The deadline of a value that may live for `ttl` from now; one that overflows is persistent.
+    #[inline]
     pub(crate) fn after(self, ttl: Duration) -> Deadline {
         Deadline(nanoseconds(ttl).and_then(|ttl| self.0.checked_add(ttl)))
     }
@@ -114,6 +115,7 @@ impl Clock {
         Clock { epoch, real, virtual_time }
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Tick {
         let now = if self.virtual_time { Instant::now() } else { real_now() };
         let deadline = self.deadline_of(now);
@@ -126,6 +128,7 @@ impl Clock {
     }
 
     /// The deadline at `instant`; one too far ahead to be counted is persistent.
+    #[inline]
     pub(crate) fn deadline_of(&self, instant: Instant) -> Deadline {
         let tick = match instant.checked_duration_since(self.epoch) {
             Some(ahead) => nanoseconds(ahead).and_then(|ahead| EPOCH.checked_add(ahead)),

@@ -65,6 +65,7 @@ struct Shard {
     zones: Zones,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// These three are written under the shard's lock.
     expired: AtomicU64,
     removed: AtomicU64,
     replaced: AtomicU64,
@@ -212,41 +213,35 @@ where
             self.insert(&mut table, hash, index, key, entry);
             return None;
         };
-        let zones = &self.shards[index].zones;
+        let shard = &self.shards[index];
         if now.is_dead(entry.deadline) {
-            let fresh = Entry::new(value, deadline(None));
-            zones.note(buckets, bucket, fresh.deadline);
-            let old = mem::replace(entry, fresh);
-            let departure = old.depart(key, Cause::Expired, now.tick());
-            let unwanted = self.journal.record(departure);
+            let fresh = deadline(None);
+            shard.zones.note(buckets, bucket, fresh);
+            let old = entry.replace(value, fresh);
+            let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
+            bump(&shard.expired, 1);
             drop(table);
-            self.shards[index].expired.fetch_add(1, Relaxed);
             drop(unwanted);
             return None;
         }
         // Cloned first: a clone that panics then changes nothing.
         let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
-        let fresh = Entry::new(value, deadline(Some(entry.deadline)));
-        zones.note(buckets, bucket, fresh.deadline);
-        let old = mem::replace(entry, fresh);
-        let unwanted = match copy {
-            Some(value) => self.journal.record(Departure {
-                key,
-                value,
-                cause: Cause::Replaced,
-                deadline: old.deadline,
-                at: now.tick(),
-            }),
+        let fresh = deadline(Some(entry.deadline));
+        shard.zones.note(buckets, bucket, fresh);
+        let old = entry.replace(value, fresh);
+        bump(&shard.replaced, 1);
+        match copy {
             None => {
                 drop(table);
-                self.shards[index].replaced.fetch_add(1, Relaxed);
                 drop(key);
-                return Some(old.value);
             }
-        };
-        drop(table);
-        self.shards[index].replaced.fetch_add(1, Relaxed);
-        drop(unwanted);
+            Some(copy) => {
+                let copy = Entry::new(copy, old.deadline);
+                let unwanted = self.journal.record(copy.depart(key, Cause::Replaced, now.tick()));
+                drop(table);
+                drop(unwanted);
+            }
+        }
         Some(old.value)
     }
 
@@ -264,10 +259,10 @@ where
             return false;
         }
         self.shards[index].zones.note(buckets, bucket, deadline);
-        let old = mem::replace(entry, Entry::new(value, deadline));
+        let old = entry.replace(value, deadline);
         let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
+        bump(&self.shards[index].expired, 1);
         drop(table);
-        self.shards[index].expired.fetch_add(1, Relaxed);
         drop(unwanted);
         true
     }
@@ -312,10 +307,9 @@ where
             Some(value) => Err(self.journal.record(Departure { key, value, cause, deadline, at })),
             None => Ok(key),
         };
-        drop(table);
         let shard = &self.shards[index];
-        let count = if cause == Cause::Expired { &shard.expired } else { &shard.removed };
-        count.fetch_add(1, Relaxed);
+        bump(if cause == Cause::Expired { &shard.expired } else { &shard.removed }, 1);
+        drop(table);
         drop(rest);
         Some(entry.value)
     }
@@ -340,11 +334,12 @@ where
         let mut removed = departures.len() - expired;
         self.journal.record_wanted(&mut departures);
         drop(table);
-        for (_, entry) in fresh.drain() {
-            *(if entry.get().deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
-        }
-        self.shards[index].expired.fetch_add(expired as u64, Relaxed);
-        self.shards[index].removed.fetch_add(removed as u64, Relaxed);
+        window::look(&fresh, |_, entry| {
+            *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
+        });
+        let _counting = self.map.shards()[index].write();
+        bump(&self.shards[index].expired, expired as u64);
+        bump(&self.shards[index].removed, removed as u64);
     }
 
     /// Clones of the live entries of one shard, with their deadlines.
@@ -433,10 +428,8 @@ where
         shard.cursor.store(stop % buckets, Relaxed);
         visit.left = Some(left - (stop - start));
         self.journal.record_all(Cause::Expired, dead);
+        bump(&shard.expired, expired as u64);
         drop(table);
-        if expired > 0 {
-            shard.expired.fetch_add(expired as u64, Relaxed);
-        }
         Some(Look { looked_at, expired, held_back: stop < end })
     }
 
@@ -556,8 +549,8 @@ where
     {
         let (key, entry) = take_out(&mut table, hash, key).expect("found under this very lock");
         let unwanted = self.journal.record(entry.depart(key, Cause::Expired, now.tick()));
+        bump(&self.shards[index].expired, 1);
         drop(table);
-        self.shards[index].expired.fetch_add(1, Relaxed);
         drop(unwanted);
     }
 
@@ -591,6 +584,12 @@ impl Visit {
     pub(crate) fn is_done(&self) -> bool {
         self.left == Some(0)
     }
+}
+
+/// Counts under the shard's lock, where a load and a store are enough.
+#[inline]
+fn bump(count: &AtomicU64, by: u64) {
+    count.store(count.load(Relaxed) + by, Relaxed);
 }
 
 fn take_out<K, V, Q>(table: &mut Table<K, V>, hash: u64, key: &Q) -> Option<(K, Entry<V>)>

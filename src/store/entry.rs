@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, mem};
 
 use crate::clock::{Deadline, Tick};
 
@@ -34,6 +34,14 @@ pub(crate) struct Departure<K, V> {
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, deadline: Deadline) -> Self {
         Self { value, deadline }
+    }
+
+    /// Puts a new value here; returns what was here. Field by field: the processor waits for an entry that
+    /// was just put together in pieces to be read as a whole.
+    #[inline]
+    pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
+        let value = mem::replace(&mut self.value, value);
+        Self { value, deadline: mem::replace(&mut self.deadline, deadline) }
     }
 
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {

@@ -69,10 +69,12 @@ impl Zones {
 }
 
 /// A zone is a whole number of windows; all zones are equally long.
+#[inline]
 fn shift(buckets: usize) -> u32 {
     (buckets / ZONES).max(WINDOW).trailing_zeros()
 }
 
+#[inline]
 fn keep_sooner(zone: &AtomicU64, soonest: u64) {
     if soonest < zone.load(Relaxed) {
         zone.store(soonest, Relaxed);
