@@ -224,10 +224,19 @@ where
     /// A TTL of zero is dead at once, one that overflows is persistent.
     #[doc(alias = "SETEX")]
     #[inline]
-    pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Option<V> {
-        take_turn().await;
-        let now = self.shared.clock.now();
-        self.put(key, value, &now, |_| now.after(ttl))
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
+    pub fn set_ex(
+        &self,
+        key: K,
+        value: V,
+        ttl: Duration,
+    ) -> impl Future<Output = Option<V>> + Send {
+        async move {
+            take_turn().await;
+            let now = self.shared.clock.now();
+            self.put(key, value, &now, |_| now.after(ttl))
+        }
     }
 
     /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX`).

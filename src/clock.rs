@@ -5,7 +5,7 @@
 //! 2. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
 //! 3. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
 //!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
-//!    at most [`MARGIN`] behind; only a deadline between the two bounds needs the precise clock.
+//!    at most `MARGIN` behind; only a deadline between the two bounds needs the precise clock.
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -32,8 +32,18 @@ pub(crate) trait Now {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
-    real: Option<coarse::Coarse>,
-    virtual_time: bool,
+    source: Source,
+}
+
+/// Where the time is read.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Tokio's clock, which may be paused.
+    Tokio,
+    /// The machine's clock, by std.
+    Real,
+    /// The machine's clock, by the kernel.
+    Kernel(kernel::Kernel),
 }
 
 impl Tick {
@@ -107,19 +117,21 @@ impl Clock {
     /// `test-util`; everywhere else real time is the truth and its cheap readings are exact.
     pub(crate) fn new() -> Clock {
         let flavor = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
-        let virtual_time = TEST_UTIL && flavor.is_ok_and(|f| f == RuntimeFlavor::CurrentThread);
-        if virtual_time {
-            return Clock { epoch: Instant::now(), real: None, virtual_time };
+        if TEST_UTIL && flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
+            return Clock { epoch: Instant::now(), source: Source::Tokio };
         }
-        let (epoch, real) = coarse::Coarse::beside(real_now);
-        Clock { epoch, real, virtual_time }
+        let (epoch, kernel) = kernel::Kernel::from(real_now);
+        Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Tick {
-        let now = if self.virtual_time { Instant::now() } else { real_now() };
-        let deadline = self.deadline_of(now);
-        Tick(deadline.0.expect("the machine has not run for five centuries"))
+        let tick = match &self.source {
+            Source::Kernel(kernel) => NonZeroU64::new(kernel.tick()),
+            Source::Real => self.deadline_of(real_now()).0,
+            Source::Tokio => self.deadline_of(Instant::now()).0,
+        };
+        Tick(tick.expect("the machine has not run for five centuries"))
     }
 
     #[cfg(all(test, shuttle))]
@@ -161,8 +173,8 @@ impl Now for Clock {
     #[inline]
     fn is_dead(&self, deadline: Deadline) -> bool {
         let Some(at) = deadline.0 else { return false };
-        if let Some(real) = &self.real {
-            let (earliest, latest) = real.bounds();
+        if let Source::Kernel(kernel) = &self.source {
+            let (earliest, latest) = kernel.bounds();
             if at.get() > latest {
                 return false;
             }
@@ -221,7 +233,9 @@ fn pause() -> NoPause {
 }
 
 #[cfg(target_os = "linux")]
-mod coarse {
+mod kernel {
+    use std::time::Duration;
+
     use rustix::time::{ClockId, clock_gettime};
     use tokio::time::Instant;
 
@@ -230,26 +244,64 @@ mod coarse {
     /// How far the coarse clock may lag, in nanoseconds: five of the slowest kernel's 10 ms steps.
     pub(super) const MARGIN: u64 = 50_000_000;
 
-    /// The machine's monotonic clock when the epoch was taken: after `.0`, before `.1`.
+    /// The kernel's monotonic clocks, from which `Instant` is read too: the precise one here without the
+    /// detour over `Instant`'s arithmetic, and the coarse one, which `Instant` has not.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Coarse(u64, u64);
+    pub(crate) struct Kernel {
+        /// What the precise clock showed at the epoch, in nanoseconds.
+        epoch: u64,
+    }
 
-    impl Coarse {
-        pub(super) fn beside(now: fn() -> Instant) -> (Instant, Option<Coarse>) {
+    impl Kernel {
+        /// A clock that counts from `epoch`, which must be the present; `None` where `Instant` turns out
+        /// not to be this clock.
+        pub(super) fn from(epoch: fn() -> Instant) -> (Instant, Option<Kernel>) {
             let before = nanoseconds(ClockId::Monotonic);
-            let epoch = now();
-            (epoch, Some(Coarse(before, nanoseconds(ClockId::Monotonic))))
+            let instant = epoch();
+            let after = nanoseconds(ClockId::Monotonic);
+            let epoch = reading(instant).filter(|reading| (before..=after).contains(reading));
+            (instant, epoch.map(|epoch| Kernel { epoch }))
+        }
+
+        /// The tick of the present.
+        #[inline]
+        pub(super) fn tick(&self) -> u64 {
+            EPOCH + nanoseconds(ClockId::Monotonic) - self.epoch
         }
 
         /// Ticks between which the present lies for certain.
         #[inline]
         pub(super) fn bounds(&self) -> (u64, u64) {
-            let coarse = nanoseconds(ClockId::MonotonicCoarse);
-            (
-                (EPOCH + coarse).saturating_sub(self.1),
-                EPOCH + (coarse + MARGIN).saturating_sub(self.0),
-            )
+            let earliest = EPOCH + nanoseconds(ClockId::MonotonicCoarse) - self.epoch;
+            (earliest, earliest + MARGIN)
         }
+    }
+
+    /// What the clock showed at `instant`, which keeps that to itself. But it can be moved back until
+    /// its seconds underflow, and then its nanoseconds.
+    fn reading(instant: Instant) -> Option<u64> {
+        let to_the_floor =
+            most(u64::MAX, |seconds| instant.checked_sub(Duration::from_secs(seconds)).is_some());
+        let floor = instant.checked_sub(Duration::from_secs(to_the_floor))?;
+        let nanoseconds = most(999_999_999, |nanoseconds| {
+            floor.checked_sub(Duration::from_nanos(nanoseconds)).is_some()
+        });
+        let seconds = to_the_floor.checked_sub(i64::MIN.unsigned_abs())?;
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
+    }
+
+    /// The greatest number up to `limit` that `holds`, where all below it do.
+    fn most(limit: u64, holds: impl Fn(u64) -> bool) -> u64 {
+        let (mut low, mut high) = (0, limit);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if holds(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
     }
 
     #[inline]
@@ -260,16 +312,20 @@ mod coarse {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod coarse {
+mod kernel {
     use tokio::time::Instant;
 
-    /// No coarse clock is known to be exact here, so none is ever made.
+    /// No other clock is known here to be that of `Instant`, so none is ever made.
     #[derive(Clone, Copy, Debug)]
-    pub(crate) enum Coarse {}
+    pub(crate) enum Kernel {}
 
-    impl Coarse {
-        pub(super) fn beside(now: fn() -> Instant) -> (Instant, Option<Coarse>) {
-            (now(), None)
+    impl Kernel {
+        pub(super) fn from(epoch: fn() -> Instant) -> (Instant, Option<Kernel>) {
+            (epoch(), None)
+        }
+
+        pub(super) fn tick(&self) -> u64 {
+            match *self {}
         }
 
         pub(super) fn bounds(&self) -> (u64, u64) {
@@ -330,11 +386,27 @@ mod tests {
         }
     }
 
+    /// The real clock is the subject: the kernel's reading is that of `Instant`, to the nanosecond.
+    #[cfg(target_os = "linux")]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn the_kernel_and_instant_agree() {
+        let clock = Clock::new();
+        for _ in 0..100_000 {
+            let before = Instant::now();
+            let between = clock.instant(clock.now());
+            let after = Instant::now();
+            assert!((before..=after).contains(&between), "{before:?} {between:?} {after:?}");
+        }
+    }
+
     /// The real clock is the subject: the coarse bounds must hold the precise reading, always.
+    #[cfg(target_os = "linux")]
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn coarse_bounds_hold_the_precise_clock() {
         let clock = Clock::new();
-        let Some(real) = clock.real else { return };
+        let Source::Kernel(real) = clock.source else {
+            panic!("no kernel clock was found to be that of `Instant`: {clock:?}");
+        };
         for _ in 0..200_000 {
             let before = clock.now().0.get();
             let (earliest, latest) = real.bounds();
