@@ -1,0 +1,85 @@
+//! Bytes an entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md.
+//!
+//! Apart from `peers`: an allocator that counts would slow those figures.
+
+#[path = "peers/subjects.rs"]
+#[allow(dead_code)]
+mod subjects;
+
+use std::{alloc::System, fmt::Write, sync::Arc, time::Duration};
+
+use cap::Cap;
+use dashmap::DashMap;
+use subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject};
+
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+
+const TTL: Duration = Duration::from_secs(86_400);
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut page = String::from(
+        "# Bytes an entry\n\n\
+         Made by `cargo bench --bench bytes`: what the allocator gave out for each entry of a 20-byte `String` \
+         key (its 20 bytes included) and an `Arc<u64>` value (its 24 bytes included).\n\n",
+    );
+    write!(page, "| entries | DashMap<K, (V, u64)> |").expect("a string takes all");
+    NAMES.iter().for_each(|name| write!(page, " {name} |").expect("a string takes all"));
+    write!(page, "\n|{}\n", " --- |".repeat(NAMES.len() + 2)).expect("a string takes all");
+    for entries in [100_000, 1_000_000, 1_800_000, 10_000_000] {
+        let figures = runtime.block_on(async {
+            [
+                with_deadline(entries),
+                bytes::<Bare>(entries).await,
+                bytes::<ByHand>(entries).await,
+                bytes::<Moka>(entries).await,
+                bytes::<QuickCache>(entries).await,
+                bytes::<Retainer>(entries).await,
+                bytes::<Fleeting>(entries).await,
+            ]
+        });
+        write!(page, "| {entries} |").expect("a string takes all");
+        for figure in figures {
+            write!(page, " {figure:.1} |").expect("a string takes all");
+        }
+        page.push('\n');
+    }
+    println!("{page}");
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
+    std::fs::create_dir_all(docs).expect("docs/ can be made");
+    std::fs::write(format!("{docs}/bytes.md"), page).expect("docs/bytes.md can be written");
+}
+
+/// A bare map with room for a deadline of eight bytes: what there is to match.
+fn with_deadline(entries: usize) -> f64 {
+    let before = MEMORY.allocated();
+    let map = DashMap::with_hasher_and_shard_amount(foldhash::fast::RandomState::default(), 64);
+    for i in 0..entries {
+        map.insert(key(i), (Arc::new(1_u64), i as u64));
+    }
+    each(before, entries)
+}
+
+async fn bytes<S: Subject>(entries: usize) -> f64 {
+    let before = MEMORY.allocated();
+    let subject = S::new(entries);
+    for i in 0..entries {
+        subject.set_ex(key(i), Arc::new(1), TTL).await;
+    }
+    // What some do later (moka's write buffer) is done by now.
+    subject.sweep_all().await;
+    each(before, entries)
+}
+
+fn key(i: usize) -> String {
+    format!("key:{i:016}")
+}
+
+fn each(before: usize, entries: usize) -> f64 {
+    (MEMORY.allocated() - before) as f64 / entries as f64
+}
