@@ -185,8 +185,10 @@ where
     {
         let (hash, index) = self.locate(key);
         let found = self.change(hash, index, key, now, |entry| {
+            // In this order, so that what panics leaves nothing to be dropped under the lock.
+            let deadline = deadline(&entry.value);
             let value = entry.value.clone();
-            entry.deadline = deadline(&value);
+            entry.deadline = deadline;
             value
         });
         self.count_read(index, found.is_some());
@@ -291,15 +293,14 @@ where
     {
         let (hash, index) = self.locate(key);
         let mut table = self.map.shards()[index].write();
-        let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
-        let entry = entry.get();
+        let (bucket, entry) = window::find(&mut table, hash, |k| k.borrow() == key)?;
         if now.is_dead(entry.deadline) {
-            self.expire_found(table, hash, index, key, now);
+            self.expire_found(table, index, bucket, now);
             return None;
         }
         // Cloned first: a clone that panics then changes nothing.
         let copy = self.journal.wants(cause).then(|| entry.value.clone());
-        let (key, entry) = take_out(&mut table, hash, key).expect("found under this very lock");
+        let (key, entry) = window::take_at(&mut table, bucket);
         let at = now.tick();
         // What `expire_now` ends has its deadline now.
         let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
@@ -348,13 +349,16 @@ where
         K: Clone,
         V: Clone,
     {
+        // Made before the lock, so that it is dropped after it where a clone panics.
+        let mut live = Vec::new();
         let table = self.map.shards()[index].read();
-        let mut live = Vec::with_capacity(table.len());
+        live.reserve(table.len());
         window::look(&table, |key, entry| {
             if !entry.deadline.is_dead(now) {
                 live.push((key.clone(), entry.value.clone(), entry.deadline));
             }
         });
+        drop(table);
         live
     }
 
@@ -392,7 +396,6 @@ where
         let mut table = if wait { lock.write() } else { lock.try_write()? };
         let shard = &self.shards[visit.shard];
         if table.is_empty() {
-            shard.moved.store(false, Relaxed);
             visit.left = Some(0);
             return Some(Look::default());
         }
@@ -493,7 +496,7 @@ where
             self.shards[index].zones.note(buckets, bucket, entry.deadline);
             return Some(changed);
         }
-        self.expire_found(table, hash, index, key, now);
+        self.expire_found(table, index, bucket, now);
         None
     }
 
@@ -528,26 +531,23 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let table = self.map.shards()[index].write();
-        let found = table.get(hash, |(k, _)| k.borrow() == key);
-        if found.is_some_and(|(_, entry)| now.is_dead(entry.get().deadline)) {
-            self.expire_found(table, hash, index, key, now);
+        let mut table = self.map.shards()[index].write();
+        let found = window::find(&mut table, hash, |k| k.borrow() == key);
+        let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
+        if let Some((bucket, _)) = dead {
+            self.expire_found(table, index, bucket, now);
         }
     }
 
     #[cold]
-    fn expire_found<Q>(
+    fn expire_found(
         &self,
         mut table: RwLockWriteGuard<'_, Table<K, V>>,
-        hash: u64,
         index: usize,
-        key: &Q,
+        bucket: usize,
         now: &impl Now,
-    ) where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (key, entry) = take_out(&mut table, hash, key).expect("found under this very lock");
+    ) {
+        let (key, entry) = window::take_at(&mut table, bucket);
         let unwanted = self.journal.record(entry.depart(key, Cause::Expired, now.tick()));
         bump(&self.shards[index].expired, 1);
         drop(table);
@@ -590,13 +590,4 @@ impl Visit {
 #[inline]
 fn bump(count: &AtomicU64, by: u64) {
     count.store(count.load(Relaxed) + by, Relaxed);
-}
-
-fn take_out<K, V, Q>(table: &mut Table<K, V>, hash: u64, key: &Q) -> Option<(K, Entry<V>)>
-where
-    K: Borrow<Q>,
-    Q: Eq + ?Sized,
-{
-    let (key, entry) = table.remove_entry(hash, |(k, _)| k.borrow() == key)?;
-    Some((key, entry.into_inner()))
 }

@@ -37,6 +37,17 @@ pub(super) fn find<K, V>(
     Some((index, entry.get_mut()))
 }
 
+/// Takes out the entry in bucket `index`, which [`find`] gave.
+pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
+    assert!(index < table.buckets(), "bucket {index} is not in the table");
+    // SAFETY: the index is in bounds, and the table is borrowed.
+    assert!(unsafe { table.is_bucket_full(index) }, "bucket {index} holds no entry");
+    // SAFETY: the index is in bounds; the bucket is full and belongs to this table, which is borrowed
+    // exclusively.
+    let ((key, entry), _) = unsafe { table.remove(table.bucket(index)) };
+    (key, entry.into_inner())
+}
+
 /// Puts in an entry for which there is room; returns the bucket that it is in.
 pub(super) fn insert<K, V>(
     table: &mut Table<K, V>,
