@@ -9,7 +9,10 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
-use tokio::{runtime::RuntimeFlavor, time::Instant};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    time::Instant,
+};
 
 /// The tick of a clock's epoch: instants up to nine years before it have ticks of their own.
 const EPOCH: u64 = 1 << 58;
@@ -29,17 +32,17 @@ pub(crate) trait Now {
 }
 
 /// The time of the runtime on which it was made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
     source: Source,
 }
 
 /// Where the time is read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Source {
-    /// Tokio's clock, which may be paused.
-    Tokio,
+    /// The clock of this runtime, which may be paused; also where it is read from elsewhere.
+    Tokio(Handle),
     /// The machine's clock, by std.
     Real,
     /// The machine's clock, by the kernel.
@@ -116,9 +119,9 @@ impl Clock {
     /// Only a `current_thread` runtime can pause its clock, and only where Tokio was compiled with
     /// `test-util`; everywhere else real time is the truth and its cheap readings are exact.
     pub(crate) fn new() -> Clock {
-        let flavor = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
-        if TEST_UTIL && flavor.is_ok_and(|flavor| flavor == RuntimeFlavor::CurrentThread) {
-            return Clock { epoch: Instant::now(), source: Source::Tokio };
+        let pausable = |runtime: &Handle| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        if TEST_UTIL && let Some(runtime) = Handle::try_current().ok().filter(pausable) {
+            return Clock { epoch: Instant::now(), source: Source::Tokio(runtime) };
         }
         let (epoch, kernel) = kernel::Kernel::from(real_now);
         Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
@@ -129,7 +132,10 @@ impl Clock {
         let tick = match &self.source {
             Source::Kernel(kernel) => NonZeroU64::new(kernel.tick()),
             Source::Real => self.deadline_of(real_now()).0,
-            Source::Tokio => self.deadline_of(Instant::now()).0,
+            Source::Tokio(runtime) => {
+                let _context = runtime.enter();
+                self.deadline_of(Instant::now()).0
+            }
         };
         Tick(tick.expect("the machine has not run for five centuries"))
     }

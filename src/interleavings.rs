@@ -33,8 +33,8 @@ impl Parts {
         let clock = Clock::new();
         let store = Store::new(2, 0, foldhash::fast::FixedState::default());
         let causes = ALL.into_iter().fold(0, |bits, cause| bits | cause.bit());
-        let publisher = Publisher::new(store.journal().clone(), clock, causes, 1_000);
-        Arc::new(Self { store, publisher: Arc::new(publisher), clock, start: clock.now() })
+        let publisher = Publisher::new(store.journal().clone(), clock.clone(), causes, 1_000);
+        Arc::new(Self { store, publisher: Arc::new(publisher), start: clock.now(), clock })
     }
 
     fn at(&self, second: u64) -> Tick {

@@ -146,6 +146,25 @@ async fn a_shard_that_was_emptied_twice_is_swept() {
     assert_eq!(ERRORS.load(Relaxed), 0, "a sweep panicked");
 }
 
+/// The same, as it comes about by itself: a mass expiry, after which the sweeper shrinks the table.
+#[tokio::test(start_paused = true)]
+async fn after_a_mass_expiry_the_sweeper_goes_on() {
+    count_errors();
+    for sample in [0.1, 0.3, 0.5, 0.7] {
+        let sweep = Sweep::default().sample(sample).repeat_at(1.0);
+        let cache: Cache<u64, u64> = Cache::builder().shards(2).sweep(sweep).build();
+        for round in 0..10 {
+            let many = if round % 2 == 0 { 100_000 } else { 10 };
+            for key in 0..many {
+                cache.set_ex(key, key, Duration::from_secs(1)).await;
+            }
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            assert_eq!(cache.len(), 0, "sample {sample}, round {round}: the dead stay");
+        }
+    }
+    assert_eq!(ERRORS.load(Relaxed), 0, "a sweep panicked");
+}
+
 fn cache(event_capacity: usize) -> Cache<u64, Value> {
     count_errors();
     let sweep = Sweep::default().every(Duration::from_millis(2)).sample(0.5).seed(7);

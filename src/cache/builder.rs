@@ -150,7 +150,7 @@ where
         let clock = Clock::new();
         let store = Store::new(self.shards, self.initial_capacity, self.hasher);
         let journal = store.journal().clone();
-        let publisher = Publisher::new(journal, clock, self.causes, self.event_capacity);
+        let publisher = Publisher::new(journal, clock.clone(), self.causes, self.event_capacity);
         let every = self.sweep.every;
         let shared = Arc::new(Shared::new(store, clock, publisher, self.sweep, runtime, self.name));
         if let Some(every) = every {
