@@ -57,7 +57,7 @@ impl Parts {
     }
 
     fn get(&self, now: u64) -> Option<u32> {
-        let value = self.store.get(&1, &self.at(now));
+        let value = self.store.get(self.store.place(&1), &1, &self.at(now));
         self.publisher.flush();
         value
     }
@@ -100,7 +100,7 @@ impl Parts {
 
     /// What is resident: its value, whether dead or not.
     fn resident(&self) -> Option<u32> {
-        self.store.get(&1, &self.start)
+        self.store.get(self.store.place(&1), &1, &self.start)
     }
 }
 

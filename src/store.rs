@@ -35,7 +35,10 @@ use crate::{
     clock::{Deadline, Now, Tick},
     sync::{
         DashMap, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Relaxed},
+        },
     },
 };
 
@@ -63,7 +66,8 @@ struct Shard {
     /// Entries changed places since the last pass; written under the shard's lock.
     moved: AtomicBool,
     zones: Zones,
-    hits: AtomicU64,
+    /// Hits and misses.
+    reads: AtomicU64,
     misses: AtomicU64,
     /// These three are written under the shard's lock.
     expired: AtomicU64,
@@ -79,6 +83,13 @@ pub(crate) struct Counts {
     pub(crate) expired: u64,
     pub(crate) removed: u64,
     pub(crate) replaced: u64,
+}
+
+/// Where a key is, if it is anywhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    hash: u64,
+    index: usize,
 }
 
 /// What a pass still has to look at in one shard.
@@ -130,8 +141,10 @@ where
     pub(crate) fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for shard in &self.shards {
-            sum.hits += shard.hits.load(Relaxed);
-            sum.misses += shard.misses.load(Relaxed);
+            // In this order, as a miss is counted after its read.
+            let misses = shard.misses.load(Acquire);
+            sum.hits += shard.reads.load(Relaxed).saturating_sub(misses);
+            sum.misses += misses;
             sum.expired += shard.expired.load(Relaxed);
             sum.removed += shard.removed.load(Relaxed);
             sum.replaced += shard.replaced.load(Relaxed);
@@ -147,17 +160,41 @@ where
         }
     }
 
-    /// A clone of the live value. A dead one is expired on the way.
+    /// Where `key` is, if it is anywhere.
     #[inline]
-    pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
+    pub(crate) fn place<Q>(&self, key: &Q) -> Place
+    where
+        K: Borrow<Q>,
+        Q: Hash + ?Sized,
+    {
+        let (hash, index) = self.locate(key);
+        Place { hash, index }
+    }
+
+    /// Counts a read that is about to be; returns how many there were in that shard.
+    #[inline]
+    pub(crate) fn count_read(&self, place: Place) -> u64 {
+        self.shards[place.index].reads.fetch_add(1, Relaxed)
+    }
+
+    /// The read was counted too early.
+    #[cold]
+    pub(crate) fn uncount_read(&self, place: Place) {
+        self.shards[place.index].reads.fetch_sub(1, Relaxed);
+    }
+
+    /// A clone of the live value. A dead one is expired on the way. The read has been counted.
+    #[inline]
+    pub(crate) fn get<Q>(&self, place: Place, key: &Q, now: &impl Now) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let (hash, index) = self.locate(key);
-        let found = self.read(hash, index, key, now, |entry| entry.value.clone());
-        self.count_read(index, found.is_some());
+        let found = self.read(place.hash, place.index, key, now, |entry| entry.value.clone());
+        if found.is_none() {
+            self.shards[place.index].misses.fetch_add(1, Relaxed);
+        }
         found
     }
 
@@ -191,7 +228,10 @@ where
             entry.deadline = deadline;
             value
         });
-        self.count_read(index, found.is_some());
+        self.shards[index].reads.fetch_add(1, Relaxed);
+        if found.is_none() {
+            self.shards[index].misses.fetch_add(1, Relaxed);
+        }
         found
     }
 
@@ -468,12 +508,6 @@ where
     {
         let hash = self.map.hasher().hash_one(key);
         (hash, self.map.determine_shard(hash as usize))
-    }
-
-    #[inline]
-    fn count_read(&self, index: usize, hit: bool) {
-        let shard = &self.shards[index];
-        (if hit { &shard.hits } else { &shard.misses }).fetch_add(1, Relaxed);
     }
 
     fn change<Q, R>(
