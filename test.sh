@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold, from a fresh machine with Rust and a C compiler.
-#   PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 ./test.sh   more random sequences and interleavings
+# Longer: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -37,6 +37,12 @@ cargo test --locked --all-features
 
 step "interleavings"
 RUSTFLAGS="--cfg shuttle" cargo test --locked --lib --target-dir target/shuttle interleavings
+
+step "memory errors"
+scripts/sanitize.sh
+
+step "fuzzing"
+scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
 
 step "docs"
 cargo doc --locked --all-features --no-deps

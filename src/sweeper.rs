@@ -37,7 +37,7 @@ pub(crate) use self::run::{Step, SweepRun, run};
 /// # cache.set("a".into(), 1).await;
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Sweep {
     pub(crate) every: Option<Duration>,

@@ -1,0 +1,674 @@
+//! Any settings and any sequence of verbs, against a map so simple that it must be right.
+//!
+//! What it has that `tests/model.rs` has not: settings that must panic, deadlines near the end of time,
+//! tables of more than one window, and subscribers that fall behind.
+#![no_main]
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    panic::{self, AssertUnwindSafe},
+    time::Duration,
+};
+
+use arbitrary::Arbitrary;
+use fleeting::{Builder, Cache, Cause, Event, Events, LosslessEvents, Sweep, Ttl, When};
+use futures_util::FutureExt;
+use libfuzzer_sys::fuzz_target;
+use tokio::time::{Instant, advance};
+
+type Key = u16;
+
+/// Nanoseconds since the cache was built; `None` is for ever.
+type Deadline = Option<i128>;
+
+/// Deadlines are counted in a `u64` in which the cache begins at 2^58. What is later is persistent, what
+/// is earlier is the first.
+const LATEST: i128 = u64::MAX as i128 - (1 << 58);
+const EARLIEST: i128 = 1 - (1 << 58);
+
+/// Longer than any sequence makes it.
+const ENOUGH: usize = 1 << 20;
+
+/// Of more passes, each over all shards, the end takes too long to wait for.
+const LONGEST_ROTATION: f64 = 2_000.0;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    setup: Setup,
+    ops: Vec<Op>,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Setup {
+    default_ttl: Option<Span>,
+    shards: Shards,
+    initial_capacity: u16,
+    event_capacity: u8,
+    manual: bool,
+    every: Span,
+    sample: Number,
+    repeat_at: Number,
+    budget: Number,
+    seed: u64,
+    removed: bool,
+    replaced: bool,
+    /// The capacity of a lossless subscriber who reads seldom.
+    slow: Option<u8>,
+}
+
+/// Few, so that their tables grow; now and then any number.
+#[derive(Arbitrary, Debug)]
+struct Shards {
+    few: u8,
+    any: u32,
+}
+
+/// Any number, and often a good one.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Number {
+    Parts(u8),
+    Any(f64),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Span {
+    /// Few instants, so that they meet.
+    Ticks(u8),
+    Nanoseconds(u32),
+    Years(u16),
+    Longest,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Condition {
+    NoTtl,
+    HasTtl,
+    Later,
+    Sooner,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Op {
+    Get(u8),
+    GetEx(u8, Span),
+    GetExWith(u8, Span),
+    Set(u8),
+    SetEx(u8, Span),
+    SetNx(u8, Option<Span>),
+    SetKeepTtl(u8),
+    /// Enough keys that tables grow, and shrink when these are gone.
+    Fill(Key, Span),
+    Remove(u8),
+    ContainsKey(u8),
+    Ttl(u8),
+    Expire(u8, Span),
+    ExpireIf(u8, Span, Condition),
+    ExpireAt(u8, Span),
+    ExpireBefore(u8, Span),
+    Extend(u8, Span),
+    Persist(u8),
+    ExpireNow(u8),
+    Update(u8),
+    Clear,
+    Advance(Span),
+    Sweep,
+    /// As many passes as see everything.
+    Rotate,
+    Pause,
+    Resume,
+    Look,
+    Hear,
+    DropSlow,
+}
+
+fuzz_target!(|input: Input| {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut test = Test::new(input.setup);
+        // All shards are locked after each verb.
+        let ops = 10_000_usize.div_ceil(test.shards);
+        for op in input.ops.into_iter().take(ops) {
+            test.run(op).await;
+        }
+        test.end().await;
+    });
+});
+
+impl Span {
+    fn duration(self) -> Duration {
+        match self {
+            Span::Ticks(n) => Duration::from_millis(100 * u64::from(n % 8)),
+            Span::Nanoseconds(n) => Duration::from_nanos(n.into()),
+            Span::Years(n) => Duration::from_secs(365 * 86_400 * u64::from(n % 1_000)),
+            Span::Longest => Duration::MAX,
+        }
+    }
+}
+
+/// `setter` must panic, and say `why`.
+fn refused<T>(setter: impl FnOnce() -> T, why: &str) {
+    // The fuzzer's own hook aborts.
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| ()));
+    let result = panic::catch_unwind(AssertUnwindSafe(setter));
+    panic::set_hook(hook);
+    let said = result.err().expect("a bad value must be refused");
+    assert_eq!(said.downcast_ref::<String>().map(String::as_str), Some(why));
+}
+
+type SetShare = fn(Sweep, f64) -> Sweep;
+
+impl Setup {
+    /// Settings that are refused keep their default.
+    fn builder(&self) -> Builder<Key, u32> {
+        let mut builder = Cache::builder()
+            .initial_capacity(usize::from(self.initial_capacity % 1_000))
+            .publish(self.causes())
+            .sweep(self.sweep());
+        match self.shards.number() {
+            shards @ 1..=65_536 => builder = builder.shards(shards),
+            shards => {
+                let why = format!("shards must be 1 to 65536, got {shards}");
+                refused(|| Cache::<Key, u32>::builder().shards(shards), &why);
+            }
+        }
+        match self.event_capacity {
+            0 => {
+                let why = "event_capacity must be at least 1, got 0";
+                refused(|| Cache::<Key, u32>::builder().event_capacity(0), why);
+            }
+            events => builder = builder.event_capacity(events.into()),
+        }
+        match self.default_ttl {
+            None => builder,
+            Some(ttl) => builder.time_to_live(ttl.duration()),
+        }
+    }
+
+    fn passes(&self) -> f64 {
+        let sample = self.sample.value();
+        (1.0 / if is_share(sample) { sample } else { 0.1 }).ceil()
+    }
+
+    fn causes(&self) -> Vec<Cause> {
+        let mut causes = vec![Cause::Expired];
+        causes.extend(self.removed.then_some(Cause::Removed));
+        causes.extend(self.replaced.then_some(Cause::Replaced));
+        causes
+    }
+
+    fn sweep(&self) -> Sweep {
+        let mut sweep = Sweep::default();
+        let shares: [(&str, Number, SetShare); 3] = [
+            ("sample", self.sample, Sweep::sample),
+            ("repeat_at", self.repeat_at, Sweep::repeat_at),
+            ("budget", self.budget, Sweep::budget),
+        ];
+        if self.manual {
+            sweep = Sweep::manual();
+        } else if self.every.duration().is_zero() {
+            let why = "every must be longer than zero, got 0ns";
+            refused(|| Sweep::default().every(Duration::ZERO), why);
+        } else {
+            sweep = sweep.every(self.every.duration());
+        }
+        for (name, number, set) in shares {
+            let share = number.value();
+            if is_share(share) {
+                sweep = set(sweep, share);
+            } else {
+                let why = format!("{name} must be above 0 and at most 1, got {share}");
+                refused(|| set(Sweep::default(), share), &why);
+            }
+        }
+        sweep.seed(self.seed)
+    }
+}
+
+impl Shards {
+    fn number(&self) -> usize {
+        match self.few {
+            0 => 0,
+            255 => self.any as usize % 100_000,
+            few => 1 + usize::from(few % 4),
+        }
+    }
+}
+
+impl Number {
+    fn value(self) -> f64 {
+        match self {
+            Number::Parts(n) => f64::from(n) / 200.0,
+            Number::Any(value) => value,
+        }
+    }
+}
+
+/// The naive map: what is resident, dead or not.
+struct Model {
+    start: Instant,
+    entries: BTreeMap<Key, (u32, Deadline)>,
+    told: Vec<Told>,
+    /// Causes that are published.
+    causes: Vec<Cause>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Told {
+    key: Key,
+    value: u32,
+    deadline: Deadline,
+    cause: &'static str,
+}
+
+impl Model {
+    fn now(&self) -> i128 {
+        self.start.elapsed().as_nanos() as i128
+    }
+
+    fn after(&self, ttl: Span) -> Deadline {
+        deadline_at(self.now() + ttl.duration().as_nanos() as i128)
+    }
+
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        deadline.is_some_and(|deadline| self.now() >= deadline)
+    }
+
+    /// What any verb does first: a dead value leaves.
+    fn live(&mut self, key: Key) -> Option<(u32, Deadline)> {
+        let (value, deadline) = *self.entries.get(&key)?;
+        if !self.is_dead(deadline) {
+            return Some((value, deadline));
+        }
+        self.leave(key, Cause::Expired, deadline);
+        None
+    }
+
+    fn leave(&mut self, key: Key, cause: Cause, deadline: Deadline) -> Option<u32> {
+        let (value, _) = self.entries.remove(&key)?;
+        if self.causes.contains(&cause) {
+            self.told.push(Told { key, value, deadline, cause: name(cause) });
+        }
+        Some(value)
+    }
+
+    fn put(&mut self, key: Key, value: u32, deadline: Deadline) -> Option<u32> {
+        let old = self.live(key).and_then(|(_, old)| old);
+        let replaced = self.leave(key, Cause::Replaced, old);
+        self.entries.insert(key, (value, deadline));
+        replaced
+    }
+
+    /// A live value gets a new deadline, or not; tells whether it is live.
+    fn redate(&mut self, key: Key, new: impl FnOnce(Deadline) -> Option<Deadline>) -> bool {
+        let Some((value, old)) = self.live(key) else { return false };
+        let new = new(old);
+        if let Some(new) = new {
+            self.entries.insert(key, (value, new));
+        }
+        new.is_some()
+    }
+
+    fn live_entries(&self) -> BTreeMap<Key, u32> {
+        let live = self.entries.iter().filter(|(_, (_, deadline))| !self.is_dead(*deadline));
+        live.map(|(key, (value, _))| (*key, *value)).collect()
+    }
+
+    fn told_of(&self, event: &Event<Key, u32>) -> Told {
+        let deadline = event.deadline.map(|deadline| self.since_start(deadline));
+        Told { key: event.key, value: event.value, deadline, cause: name(event.cause) }
+    }
+
+    fn since_start(&self, instant: Instant) -> i128 {
+        match instant.checked_duration_since(self.start) {
+            Some(ahead) => ahead.as_nanos() as i128,
+            None => -((self.start - instant).as_nanos() as i128),
+        }
+    }
+}
+
+fn deadline_at(nanoseconds: i128) -> Deadline {
+    (nanoseconds <= LATEST).then_some(nanoseconds.max(EARLIEST))
+}
+
+fn is_share(value: f64) -> bool {
+    value > 0.0 && value <= 1.0
+}
+
+fn name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Expired => "expired",
+        Cause::Removed => "removed",
+        Cause::Replaced => "replaced",
+        other => panic!("{other:?}: nothing else may happen here"),
+    }
+}
+
+struct Test {
+    cache: Cache<Key, u32>,
+    model: Model,
+    /// Read after each verb: tells what the sweeper chose.
+    lossless: LosslessEvents<Key, u32>,
+    /// Read seldom, and what they have still to hear.
+    events: (Events<Key, u32>, VecDeque<Told>),
+    slow: Option<(LosslessEvents<Key, u32>, VecDeque<Told>)>,
+    event_capacity: usize,
+    slow_capacity: usize,
+    default_ttl: Option<Span>,
+    /// How many passes see everything.
+    passes: f64,
+    shards: usize,
+    next_value: u32,
+}
+
+impl Test {
+    fn new(setup: Setup) -> Self {
+        let cache = setup.builder().build();
+        if setup.slow == Some(0) {
+            let why = "the capacity of lossless events must be at least 1, got 0";
+            refused(|| cache.events_lossless(0), why);
+        }
+        let slow_capacity = usize::from(setup.slow.unwrap_or(0));
+        let slow = (slow_capacity > 0).then(|| cache.events_lossless(slow_capacity));
+        Self {
+            model: Model {
+                start: Instant::now(),
+                entries: BTreeMap::new(),
+                told: Vec::new(),
+                causes: setup.causes(),
+            },
+            lossless: cache.events_lossless(ENOUGH),
+            events: (cache.events(), VecDeque::new()),
+            slow: slow.map(|slow| (slow, VecDeque::new())),
+            event_capacity: match setup.event_capacity {
+                0 => 1_024,
+                events => events.into(),
+            },
+            slow_capacity,
+            cache,
+            default_ttl: setup.default_ttl,
+            passes: setup.passes(),
+            shards: match setup.shards.number() {
+                shards @ 1..=65_536 => shards,
+                // About so many are the default.
+                _ => 64,
+            },
+            next_value: 0,
+        }
+    }
+
+    async fn run(&mut self, op: Op) {
+        self.next_value += 1;
+        let (cache, model, value) = (&self.cache, &mut self.model, self.next_value);
+        let default = self.default_ttl.and_then(|ttl| model.after(ttl));
+        match op {
+            Op::Get(key) => {
+                let key = few(key);
+                assert_eq!(cache.get(&key).await, model.live(key).map(|(value, _)| value));
+            }
+            Op::GetEx(key, ttl) => {
+                let (key, new) = (few(key), model.after(ttl));
+                let live = model.live(key).map(|(value, _)| value);
+                assert_eq!(cache.get_ex(&key, ttl.duration()).await, live);
+                model.redate(key, |_| Some(new));
+            }
+            Op::GetExWith(key, ttl) => {
+                let (key, new) = (few(key), model.after(ttl));
+                let live = model.live(key).map(|(value, _)| value);
+                let found = cache.get_ex_with(&key, |found| {
+                    assert_eq!(Some(*found), live);
+                    ttl.duration()
+                });
+                assert_eq!(found.await, live);
+                model.redate(key, |_| Some(new));
+            }
+            Op::Set(key) => {
+                let key = few(key);
+                assert_eq!(cache.set(key, value).await, model.put(key, value, default));
+            }
+            Op::SetEx(key, ttl) => {
+                let (key, new) = (few(key), model.after(ttl));
+                let replaced = cache.set_ex(key, value, ttl.duration()).await;
+                assert_eq!(replaced, model.put(key, value, new));
+            }
+            Op::SetNx(key, ttl) => {
+                let key = few(key);
+                let set = cache.set_nx(key, value, ttl.map(Span::duration)).await;
+                assert_eq!(set, model.live(key).is_none());
+                if set {
+                    model.put(key, value, ttl.map_or(default, |ttl| model.after(ttl)));
+                }
+            }
+            Op::SetKeepTtl(key) => {
+                let key = few(key);
+                let kept = model.live(key).map_or(default, |(_, deadline)| deadline);
+                let replaced = cache.set_keep_ttl(key, value).await;
+                assert_eq!(replaced, model.put(key, value, kept));
+            }
+            Op::Fill(keys, ttl) => {
+                let new = model.after(ttl);
+                for key in 0..keys % 1_024 {
+                    let replaced = cache.set_ex(key, value, ttl.duration()).await;
+                    assert_eq!(replaced, model.put(key, value, new));
+                }
+            }
+            Op::Remove(key) => {
+                let key = few(key);
+                let live = model.live(key);
+                let removed = live.and_then(|(_, d)| model.leave(key, Cause::Removed, d));
+                assert_eq!(cache.remove(&key).await, removed);
+            }
+            Op::ContainsKey(key) => {
+                let key = few(key);
+                assert_eq!(cache.contains_key(&key).await, model.live(key).is_some());
+            }
+            Op::Ttl(key) => {
+                let key = few(key);
+                let ttl = match model.live(key) {
+                    None => Ttl::Missing,
+                    Some((_, None)) => Ttl::Persistent,
+                    Some((_, Some(deadline))) => {
+                        let left = deadline - model.now();
+                        Ttl::Remaining(Duration::from_nanos(left as u64))
+                    }
+                };
+                assert_eq!(cache.ttl(&key).await, ttl);
+            }
+            Op::Expire(key, ttl) => {
+                let (key, new) = (few(key), model.after(ttl));
+                let redated = model.redate(key, |_| Some(new));
+                assert_eq!(cache.expire(&key, ttl.duration()).await, redated);
+            }
+            Op::ExpireIf(key, ttl, condition) => {
+                let (key, new) = (few(key), model.after(ttl));
+                let order = |deadline: Deadline| deadline.unwrap_or(i128::MAX);
+                let (when, holds): (_, fn(i128, i128) -> bool) = match condition {
+                    Condition::NoTtl => (When::NoTtl, |old, _| old == i128::MAX),
+                    Condition::HasTtl => (When::HasTtl, |old, _| old < i128::MAX),
+                    Condition::Later => (When::Later, |old, new| new > old),
+                    Condition::Sooner => (When::Sooner, |old, new| new < old),
+                };
+                let redated = model.redate(key, |old| holds(order(old), order(new)).then_some(new));
+                assert_eq!(cache.expire_if(&key, ttl.duration(), when).await, redated);
+            }
+            Op::ExpireAt(key, ahead) => {
+                let Some(at) = Instant::now().checked_add(ahead.duration()) else { return };
+                let (key, new) = (few(key), model.after(ahead));
+                let redated = model.redate(key, |_| Some(new));
+                assert_eq!(cache.expire_at(&key, at).await, redated);
+            }
+            Op::ExpireBefore(key, behind) => {
+                let Some(at) = Instant::now().checked_sub(behind.duration()) else { return };
+                let (key, new) = (few(key), deadline_at(model.since_start(at)));
+                let redated = model.redate(key, |_| Some(new));
+                assert_eq!(cache.expire_at(&key, at).await, redated);
+            }
+            Op::Extend(key, more) => {
+                let key = few(key);
+                let more = more.duration();
+                let extended =
+                    |old: Deadline| Some(deadline_at(old?.saturating_add(more.as_nanos() as i128)));
+                let redated = model.redate(key, extended);
+                assert_eq!(cache.extend(&key, more).await, redated);
+            }
+            Op::Persist(key) => {
+                let key = few(key);
+                let redated = model.redate(key, |old| old.map(|_| None));
+                assert_eq!(cache.persist(&key).await, redated);
+            }
+            Op::ExpireNow(key) => {
+                let key = few(key);
+                let now = Some(model.now());
+                let live = model.live(key);
+                let ended = live.and_then(|_| model.leave(key, Cause::Expired, now));
+                assert_eq!(cache.expire_now(&key).await, ended);
+            }
+            Op::Update(key) => {
+                let key = few(key);
+                let live = model.live(key);
+                let old = cache.update(&key, |v| std::mem::replace(v, value)).await;
+                assert_eq!(old, live.map(|(value, _)| value));
+                if let Some((_, deadline)) = live {
+                    model.entries.insert(key, (value, deadline));
+                }
+            }
+            Op::Clear => {
+                cache.clear().await;
+                let keys: Vec<Key> = model.entries.keys().copied().collect();
+                for key in keys {
+                    if let Some((_, deadline)) = model.live(key) {
+                        model.leave(key, Cause::Removed, deadline);
+                    }
+                }
+            }
+            Op::Advance(span) => {
+                // Tokio's timers end before the centuries do.
+                let span = span.duration().min(Duration::from_secs(3_600));
+                advance(span).await;
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+                self.accept_what_was_swept();
+            }
+            Op::Sweep => {
+                let report = cache.sweep().await;
+                assert_eq!(report.expired, self.accept_what_was_swept());
+            }
+            Op::Rotate => self.rotate().await,
+            Op::Pause => cache.pause_sweeper(),
+            Op::Resume => cache.resume_sweeper(),
+            Op::Look => {
+                let live = model.live_entries();
+                assert_eq!(cache.live_len(), live.len());
+                assert_eq!(cache.iter().count(), live.len(), "each entry once");
+                assert_eq!(cache.iter().collect::<BTreeMap<_, _>>(), live);
+                assert_eq!(cache.keys().count() + cache.values().count(), 2 * live.len());
+            }
+            Op::Hear => self.hear(),
+            Op::DropSlow => self.slow = None,
+        }
+        self.check();
+    }
+
+    /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
+    fn accept_what_was_swept(&mut self) -> u64 {
+        let mut swept = 0;
+        while let Some(event) = self.lossless.recv().now_or_never().flatten() {
+            assert!(self.model.live(event.key).is_none(), "a live value was swept");
+            let told = self.model.told_of(&event);
+            assert_eq!(self.model.told.pop(), Some(told));
+            self.owe(told);
+            swept += 1;
+        }
+        swept
+    }
+
+    /// The bound on staleness, where nobody holds the sweeper back.
+    async fn rotate(&mut self) {
+        if self.slow.is_some() || self.passes * self.shards as f64 > LONGEST_ROTATION {
+            return;
+        }
+        for _ in 0..self.passes as u32 {
+            let report = self.cache.sweep().await;
+            assert_eq!(report.expired, self.accept_what_was_swept());
+        }
+        let live = self.model.live_entries().len();
+        assert_eq!(self.model.entries.len(), live, "not everything was looked at");
+    }
+
+    fn check(&mut self) {
+        let (len, resident) = (self.cache.len(), self.model.entries.len());
+        assert_eq!((len, self.cache.is_empty()), (resident, resident == 0));
+        let next = || self.lossless.recv().now_or_never().flatten();
+        let heard: Vec<_> = std::iter::from_fn(next).collect();
+        let mut heard: Vec<Told> = heard
+            .iter()
+            .map(|event| {
+                assert_eq!(event.at, Instant::now());
+                self.model.told_of(event)
+            })
+            .collect();
+        heard.iter().for_each(|told| self.owe(*told));
+        let mut told = std::mem::take(&mut self.model.told);
+        // `clear` goes by shards; of one key the order stands.
+        told.sort_by_key(|told| told.key);
+        heard.sort_by_key(|told| told.key);
+        assert_eq!(heard, told);
+        let waiting = self.slow.as_ref().map_or(0, |(_, owed)| owed.len());
+        let overflow = waiting.saturating_sub(self.slow_capacity);
+        assert_eq!(self.cache.stats().overflow, overflow);
+    }
+
+    /// Every stream tells the same, in the same order.
+    fn owe(&mut self, told: Told) {
+        self.events.1.push_back(told);
+        if let Some((_, owed)) = &mut self.slow {
+            owed.push_back(told);
+        }
+    }
+
+    fn hear(&mut self) {
+        let (events, owed) = &mut self.events;
+        let missed = owed.len().saturating_sub(self.event_capacity);
+        if missed > 0 {
+            let lagged = events.recv().now_or_never().flatten();
+            assert_eq!(lagged.and_then(Result::err).map(|lagged| lagged.0), Some(missed as u64));
+        }
+        for told in owed.drain(..).skip(missed) {
+            let event = events.recv().now_or_never().flatten().expect("owed");
+            assert_eq!(self.model.told_of(&event.expect("not missed")), told);
+        }
+        if let Some((slow, owed)) = &mut self.slow {
+            for told in owed.drain(..) {
+                let event = slow.recv().now_or_never().flatten().expect("lossless");
+                assert_eq!(self.model.told_of(&event), told);
+            }
+        }
+    }
+
+    async fn end(mut self) {
+        self.rotate().await;
+        self.cache.shutdown().await;
+        self.accept_what_was_swept();
+        let live = self.model.live_entries();
+        assert_eq!(self.model.entries.len(), live.len(), "what is dead leaves at the end");
+        self.check();
+        self.hear();
+        assert!(self.lossless.recv().await.is_none() && self.events.0.recv().await.is_none());
+        if let Some((slow, _)) = &mut self.slow {
+            assert!(slow.recv().await.is_none());
+        }
+    }
+}
+
+/// Few keys, so that they meet; some of them `Fill` does not know.
+fn few(key: u8) -> Key {
+    match key {
+        ..224 => Key::from(key % 8),
+        _ => 2_000 + Key::from(key),
+    }
+}
