@@ -25,7 +25,7 @@ async fn main() {
     let sweep = Sweep::manual().sample(0.25).repeat_at(0.5);
     for (live, dying) in [(9_000, 1_000), (1_000, 9_000)] {
         println!("\n{dying} of 10000 are dead");
-        let cache = filled(sweep.clone(), live, dying).await;
+        let cache = filled(sweep, live, dying).await;
         advance(SECOND).await;
         assert_eq!((cache.len(), cache.live_len()), (10_000, live as usize));
         for number in 1..=4 {
