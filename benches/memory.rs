@@ -3,7 +3,8 @@
 //! `cargo bench --bench memory` (Linux, about 2 minutes, 600 MB) prints what a cache takes alone, with 10
 //! million entries more, and after these have expired; and how late a thread was that read 1,000 live keys all
 //! the while. Twice in one process, because glibc learns: it maps large tables one by one at first, and after
-//! freeing some it keeps as large ones in its arenas.
+//! freeing some it takes as large ones from its arenas, which may keep what is freed. With
+//! `MALLOC_MMAP_THRESHOLD_=131072` in the environment it does not: what then stays is the cache's.
 //!
 //! A look-up is late where it waits for a lock, and where its thread waits for a processor. The kernel counts
 //! the second (`/proc/thread-self/schedstat`), so the rest is the most that a lock can be blamed for. It still

@@ -3,8 +3,7 @@
 #   1. AddressSanitizer and LeakSanitizer, on nightly: a bad access, or memory that nothing points to at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of what was never written
 # It takes no arguments, about 4 minutes from nothing and one when all is built (in target/asan). What it sets:
-#   RUSTFLAGS                                      -Zsanitizer=address for 1; --cfg rustix_use_libc for 2, because
-#                                                  rustix reads the vDSO, which valgrind unmaps (rustix #1559)
+#   RUSTFLAGS                                      -Zsanitizer=address for 1
 #   ASAN_OPTIONS                                   detect_leaks=1 where the system lets LeakSanitizer work
 #   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   what interprets the test binaries: valgrind
 #   PROPTEST_CASES                                 few random sequences: each is 20 times slower under valgrind
@@ -65,7 +64,7 @@ step "valgrind"
 memcheck="valgrind --quiet --error-exitcode=1 --leak-check=full"
 memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
 ! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind misses a leak of 100 bytes"
-RUSTFLAGS="--cfg rustix_use_libc" PROPTEST_CASES=50 \
+PROPTEST_CASES=50 \
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
     cargo test --locked --target-dir "$target" "${reaching[@]}" -- --quiet
 

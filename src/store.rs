@@ -40,6 +40,7 @@ use crate::{
             Ordering::{Acquire, Relaxed},
         },
     },
+    user,
 };
 
 /// A table for this many entries is not worth giving back.
@@ -378,9 +379,13 @@ where
         window::look(&fresh, |_, entry| {
             *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
         });
-        let _counting = self.map.shards()[index].write();
+        let counting = self.map.shards()[index].write();
         bump(&self.shards[index].expired, expired as u64);
         bump(&self.shards[index].removed, removed as u64);
+        drop(counting);
+        // One by one: a table that is dropped whole leaks the rest where one panics.
+        user::drop_all(departures);
+        user::drop_all(fresh.drain());
     }
 
     /// Clones of the live entries of one shard, with their deadlines.
