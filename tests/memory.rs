@@ -4,19 +4,28 @@ use std::{alloc::System, sync::Arc, time::Duration};
 
 use cap::Cap;
 use fleeting::{Cache, Sweep};
-use tokio::{sync::Mutex, time::sleep};
+use tokio::time::sleep;
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
-/// The counter is the process's: one test at a time.
-static ALONE: Mutex<()> = Mutex::const_new(());
-
 const SECOND: Duration = Duration::from_secs(1);
 
-#[tokio::test(start_paused = true)]
+/// The counter is the process's: one after the other, in one test.
+#[test]
+fn what_stays_in_memory() {
+    alone(memory_comes_back_after_mass_expiry());
+    alone(what_was_asked_for_at_first_is_never_given_back());
+    alone(a_subscriber_that_stops_reading_costs_what_the_stats_show());
+    alone(nothing_is_left_of_a_cache_that_is_gone());
+}
+
+fn alone(test: impl Future<Output = ()>) {
+    let builder = &mut tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime").block_on(test);
+}
+
 async fn memory_comes_back_after_mass_expiry() {
-    let _alone = ALONE.lock().await;
     let cache: Cache<u64, [u64; 4]> = Cache::builder().shards(4).build();
     sleep(SECOND).await;
     let empty = MEMORY.allocated();
@@ -40,9 +49,7 @@ async fn memory_comes_back_after_mass_expiry() {
     assert!(nothing < 16_384, "{nothing} bytes are left of {full} for nothing");
 }
 
-#[tokio::test(start_paused = true)]
 async fn what_was_asked_for_at_first_is_never_given_back() {
-    let _alone = ALONE.lock().await;
     let cache: Cache<u64, u64> = Cache::builder().initial_capacity(100_000).build();
     let reserved = MEMORY.allocated();
     for round in 0..3 {
@@ -61,9 +68,7 @@ async fn what_was_asked_for_at_first_is_never_given_back() {
 }
 
 /// A lossless subscriber that stops reading: what is in memory is what is dead or in the overflow.
-#[tokio::test(start_paused = true)]
 async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
-    let _alone = ALONE.lock().await;
     let value: Arc<[u8]> = vec![0; 100].into();
     let cache: Cache<u64, Arc<[u8]>> = Cache::builder().sweep(Sweep::default()).build();
     let mut events = cache.events_lossless(10);
@@ -84,9 +89,7 @@ async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
     assert_eq!(Arc::strong_count(&value), 1);
 }
 
-#[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_a_cache_that_is_gone() {
-    let _alone = ALONE.lock().await;
     let round = async || {
         let cache: Cache<u64, Vec<u8>> = Cache::new();
         let mut events = cache.events();
