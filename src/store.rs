@@ -5,8 +5,9 @@
 //! 3. A departure is recorded in the [`Journal`] under the lock of its shard, which fixes its order.
 //! 4. `Hash`, `Eq` and `Clone` of user types, and the closure of [`Store::update`], do run under a lock.
 //!    One that panics leaves the map whole.
-//! 5. Entries of a shard move between buckets only in [`Store::make_room`] and [`Store::shrink`], and
-//!    both mark the shard, so that the next pass looks at all of it and no entry slips behind the cursor.
+//! 5. Entries of a shard move between buckets, or its table is another, only after [`Store::insert`],
+//!    [`Store::shrink`] and [`Store::clear_shard`], and all mark the shard, so that the next pass looks at
+//!    all of it and no entry slips behind the cursor.
 
 mod entry;
 mod journal;
@@ -168,8 +169,8 @@ where
         K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
-        let (hash, index) = self.locate(key);
-        Place { hash, index }
+        let hash = self.map.hasher().hash_one(key);
+        Place { hash, index: self.map.determine_shard(hash as usize) }
     }
 
     /// Counts a read that is about to be; returns how many there were in that shard.
@@ -192,10 +193,8 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let found = self.read(place.hash, place.index, key, now, |entry| entry.value.clone());
-        if found.is_none() {
-            self.shards[place.index].misses.fetch_add(1, Relaxed);
-        }
+        let found = self.read(place, key, now, |entry| entry.value.clone());
+        self.count_outcome(place, found.is_some());
         found
     }
 
@@ -205,8 +204,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (hash, index) = self.locate(key);
-        self.read(hash, index, key, now, |entry| entry.deadline)
+        self.read(self.place(key), key, now, |entry| entry.deadline)
     }
 
     /// A clone of the live value, which gets a new deadline. A dead one is expired on the way.
@@ -221,18 +219,16 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let (hash, index) = self.locate(key);
-        let found = self.change(hash, index, key, now, |entry| {
+        let place = self.place(key);
+        self.count_read(place);
+        let found = self.change(place, key, now, |entry| {
             // In this order, so that what panics leaves nothing to be dropped under the lock.
             let deadline = deadline(&entry.value);
             let value = entry.value.clone();
             entry.deadline = deadline;
             value
         });
-        self.shards[index].reads.fetch_add(1, Relaxed);
-        if found.is_none() {
-            self.shards[index].misses.fetch_add(1, Relaxed);
-        }
+        self.count_outcome(place, found.is_some());
         found
     }
 
@@ -248,7 +244,7 @@ where
     where
         V: Clone,
     {
-        let (hash, index) = self.locate(&key);
+        let Place { hash, index } = self.place(&key);
         let mut table = self.map.shards()[index].write();
         let buckets = table.buckets();
         let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
@@ -261,10 +257,7 @@ where
             let fresh = deadline(None);
             shard.zones.note(buckets, bucket, fresh);
             let old = entry.replace(value, fresh);
-            let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
-            bump(&shard.expired, 1);
-            drop(table);
-            drop(unwanted);
+            self.expired(table, index, old.depart(key, Cause::Expired, now.tick()));
             return None;
         }
         // Cloned first: a clone that panics then changes nothing.
@@ -290,7 +283,7 @@ where
 
     /// Puts `value` at `key` where no live value is; tells whether it did.
     pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
-        let (hash, index) = self.locate(&key);
+        let Place { hash, index } = self.place(&key);
         let mut table = self.map.shards()[index].write();
         let buckets = table.buckets();
         let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
@@ -303,10 +296,7 @@ where
         }
         self.shards[index].zones.note(buckets, bucket, deadline);
         let old = entry.replace(value, deadline);
-        let unwanted = self.journal.record(old.depart(key, Cause::Expired, now.tick()));
-        bump(&self.shards[index].expired, 1);
-        drop(table);
-        drop(unwanted);
+        self.expired(table, index, old.depart(key, Cause::Expired, now.tick()));
         true
     }
 
@@ -321,8 +311,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (hash, index) = self.locate(key);
-        self.change(hash, index, key, now, change)
+        self.change(self.place(key), key, now, change)
     }
 
     /// Takes the live value out. A dead one is expired on the way.
@@ -332,7 +321,7 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let (hash, index) = self.locate(key);
+        let Place { hash, index } = self.place(key);
         let mut table = self.map.shards()[index].write();
         let (bucket, entry) = window::find(&mut table, hash, |k| k.borrow() == key)?;
         if now.is_dead(entry.deadline) {
@@ -506,19 +495,15 @@ where
     }
 
     #[inline]
-    fn locate<Q>(&self, key: &Q) -> (u64, usize)
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized,
-    {
-        let hash = self.map.hasher().hash_one(key);
-        (hash, self.map.determine_shard(hash as usize))
+    fn count_outcome(&self, place: Place, hit: bool) {
+        if !hit {
+            self.shards[place.index].misses.fetch_add(1, Relaxed);
+        }
     }
 
     fn change<Q, R>(
         &self,
-        hash: u64,
-        index: usize,
+        Place { hash, index }: Place,
         key: &Q,
         now: &impl Now,
         change: impl FnOnce(&mut Entry<V>) -> R,
@@ -542,8 +527,7 @@ where
     #[inline]
     fn read<Q, R>(
         &self,
-        hash: u64,
-        index: usize,
+        Place { hash, index }: Place,
         key: &Q,
         now: &impl Now,
         what: impl FnOnce(&Entry<V>) -> R,
@@ -587,7 +571,17 @@ where
         now: &impl Now,
     ) {
         let (key, entry) = window::take_at(&mut table, bucket);
-        let unwanted = self.journal.record(entry.depart(key, Cause::Expired, now.tick()));
+        self.expired(table, index, entry.depart(key, Cause::Expired, now.tick()));
+    }
+
+    /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
+    fn expired(
+        &self,
+        table: RwLockWriteGuard<'_, Table<K, V>>,
+        index: usize,
+        departure: Departure<K, V>,
+    ) {
+        let unwanted = self.journal.record(departure);
         bump(&self.shards[index].expired, 1);
         drop(table);
         drop(unwanted);

@@ -41,7 +41,7 @@ where
     S: BuildHasher + Clone,
 {
     pub(super) fn next_entry(&mut self) -> Option<(K, V, Deadline)> {
-        let shared = self.cache.shared.clone();
+        let shared = &self.cache.shared;
         loop {
             // Asked again: it may have died since its shard was copied.
             let mut live =
