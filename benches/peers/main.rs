@@ -30,6 +30,8 @@ fn main() {
     page += &growth;
     let (storm, bars) = runtime.block_on(storm::table(quick));
     page += &storm;
+    // A sweeper that was given up may never end.
+    runtime.shutdown_background();
     println!("{page}");
     if quick {
         return;

@@ -29,9 +29,18 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
             .y_label_area_size(56)
             .build_cartesian_2d(sizes.log_scale(), (low * 0.7..high * 1.5).log_scale())
             .expect("drawn in memory");
-        chart.configure_mesh().x_desc("entries").label_style((FONT, 12)).draw().expect("drawn");
+        chart
+            .configure_mesh()
+            .x_desc("entries")
+            .x_labels(panel.sizes.len())
+            .x_label_formatter(&short)
+            .y_label_formatter(&short)
+            .label_style((FONT, 12))
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .expect("drawn");
         for (i, (name, figures)) in panel.names.iter().zip(&panel.figures).enumerate() {
-            let color = COLORS[if panel.names.len() < COLORS.len() { [1, 2, 5][i] } else { i }];
+            let color = COLORS[if panel.names.len() < COLORS.len() { [1, 5][i] } else { i }];
             let line: Vec<(f64, f64)> =
                 panel.sizes.iter().copied().zip(figures.iter().copied()).collect();
             let width = if *name == "fleeting" { 4 } else { 2 };
@@ -45,7 +54,7 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(SeriesLabelPosition::LowerRight)
             .label_font((FONT, 12))
             .background_style(WHITE.mix(0.8))
             .draw()
@@ -73,12 +82,23 @@ pub(crate) fn storm(path: &str, storms: &[Storm]) {
             .x_label_area_size(28)
             .build_cartesian_2d((0.1..highest * 20.0).log_scale(), 0.0..count as f64)
             .expect("drawn in memory");
-        chart.configure_mesh().disable_y_mesh().label_style((FONT, 12)).draw().expect("drawn");
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .x_labels(6)
+            .x_label_formatter(&short)
+            .label_style((FONT, 12))
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .expect("drawn");
         for (i, storm) in storms.iter().enumerate() {
             let y = (count - 1 - i) as f64;
             let color = if storm.name.starts_with("fleeting") { COLORS[5] } else { COLORS[0] };
             let bar = [(0.1_f64.as_f64(), y + 0.55), (figure(storm), y + 0.15)];
-            let label = format!("{}: {:.1}", storm.name, figure(storm));
+            let label = match storm.given_up {
+                true => format!("{}: given up", storm.name),
+                false => format!("{}: {:.1}", storm.name, figure(storm)),
+            };
             chart.draw_series([Rectangle::new(bar, color.filled())]).expect("drawn in memory");
             chart
                 .draw_series([Text::new(label, (0.12, y + 0.92), (FONT, 13))])
@@ -86,4 +106,13 @@ pub(crate) fn storm(path: &str, storms: &[Storm]) {
         }
     }
     root.present().expect("the picture can be written");
+}
+
+/// `10 k` for 10000.
+fn short(number: &f64) -> String {
+    match *number {
+        n if n >= 1e6 => format!("{} M", n / 1e6),
+        n if n >= 1e3 => format!("{} k", n / 1e3),
+        n => format!("{n}"),
+    }
 }
