@@ -1,26 +1,23 @@
 mod builder;
 mod iter;
 mod stats;
+mod streams;
+mod sweeping;
 mod ttl;
 
 use std::{
     borrow::Borrow,
-    cell::Cell,
     fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
-    panic::AssertUnwindSafe,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::Poll,
     time::Duration,
 };
 
-use futures_util::FutureExt;
-use tokio::{
-    task::{JoinHandle, consume_budget, coop},
-    time::Instant,
-};
+use tokio::{task::consume_budget, time::Instant};
 
+pub(crate) use self::builder::{MAX_SHARDS, default_shards};
 pub use self::{
     builder::Builder,
     iter::{Iter, Keys, Values},
@@ -29,24 +26,17 @@ pub use self::{
 };
 use crate::{
     clock::{Deadline, Now},
-    event::{Cause, Event, Events, LosslessEvents},
+    event::Cause,
     shared::Shared,
     store::Entry,
-    sweeper::{Step, SweepReport, SweepRun},
+    turn::{TURN_EVERY, poll_budget, take_turn},
 };
 
 /// What hashes keys by default: foldhash, seeded anew for each cache.
 pub type DefaultHasher = foldhash::fast::RandomState;
 
-/// How many events `on_expired` may be behind before it holds back the sweeper.
-const CALLBACK_CAPACITY: usize = 1_024;
-
 /// How many entries `Debug` shows.
 const DEBUG_ENTRIES: usize = 32;
-
-/// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4. A prime:
-/// threads that count in turns must not miss it for ever.
-const TURN_EVERY: u64 = 61;
 
 /// A concurrent map whose values know when to leave.
 ///
@@ -494,145 +484,6 @@ where
         }
     }
 
-    /// A stream of what leaves from now on. It never slows the cache: a subscriber that falls behind
-    /// [`event_capacity`](Builder::event_capacity) misses the oldest events, and is told how many.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let cache = Cache::new();
-    /// let mut events = cache.events();
-    /// cache.set_ex("session", 42, Duration::from_secs(30)).await;
-    ///
-    /// let event = events.recv().await.unwrap().unwrap();
-    /// assert_eq!((event.key, event.value), ("session", 42));
-    /// assert!(event.lag().unwrap() <= Duration::from_secs(1));
-    /// # }
-    /// ```
-    pub fn events(&self) -> Events<K, V> {
-        Events::new(&self.shared.publisher)
-    }
-
-    /// A stream of what leaves from now on that loses nothing while it lives: with `capacity` unread
-    /// events it holds back the sweeper, never a reader or a writer.
-    ///
-    /// # Panics
-    ///
-    /// Where `capacity` is 0.
-    pub fn events_lossless(&self, capacity: usize) -> LosslessEvents<K, V> {
-        LosslessEvents::new(&self.shared.publisher, capacity)
-    }
-
-    /// Calls and awaits `callback` for each value that expires from now on, one after the other, in a
-    /// task on the cache's runtime (TimedDict: `callback`).
-    ///
-    /// It loses nothing: a slow callback holds back the sweeper as a lossless subscriber of 1,024 events
-    /// does. A panic in it is logged and harms nothing. As a handler of axum, the closure is cloned for
-    /// each call: share what it changes in an `Arc`. [`JoinHandle::abort`] ends it; so does the end of
-    /// the cache.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let cache = Cache::new();
-    /// let (sender, mut receiver) = tokio::sync::mpsc::channel(8);
-    /// cache.on_expired(async move |event| sender.send(event.key).await.unwrap());
-    ///
-    /// cache.set_ex("session", 42, Duration::from_secs(30)).await;
-    /// assert_eq!(receiver.recv().await, Some("session"));
-    /// # }
-    /// ```
-    pub fn on_expired<F, Fut>(&self, callback: F) -> JoinHandle<()>
-    where
-        F: FnOnce(Arc<Event<K, V>>) -> Fut + Clone + Send + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        let mut events = self.events_lossless(CALLBACK_CAPACITY);
-        let name = self.shared.name().to_owned();
-        self.shared.runtime.spawn(async move {
-            while let Some(event) = events.recv().await {
-                if event.cause != Cause::Expired {
-                    continue;
-                }
-                let callback = callback.clone();
-                let call = AssertUnwindSafe(async move { callback(event).await });
-                if call.catch_unwind().await.is_err() {
-                    tracing::error!(cache = name, "the callback of on_expired panicked");
-                }
-            }
-        })
-    }
-
-    /// Sweeps once, now, also while the sweeper is paused or there is none.
-    ///
-    /// It never waits for a subscriber: where a lossless one has no room, the sweep ends there and
-    /// [`SweepReport::held_back`] is true.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: what it has not looked at, the next sweep will.
-    pub async fn sweep(&self) -> SweepReport {
-        let mut sweep = SweepRun::new(&self.shared);
-        while let Step::Yield = sweep.step_safely(&self.shared) {
-            tokio::task::yield_now().await;
-        }
-        sweep.finish(&self.shared)
-    }
-
-    /// Lets the sweeper rest. Reads stay right: dead values just stay in memory.
-    pub fn pause_sweeper(&self) {
-        self.shared.pause(true);
-    }
-
-    /// Lets the sweeper work again, from its next tick.
-    pub fn resume_sweeper(&self) {
-        self.shared.pause(false);
-    }
-
-    /// What the cache has done and holds. O(shards).
-    pub fn stats(&self) -> Stats {
-        let counts = self.shared.store.counts();
-        let sweeps = self.shared.sweeps();
-        Stats {
-            resident: self.len(),
-            hits: counts.hits,
-            misses: counts.misses,
-            expired: counts.expired,
-            removed: counts.removed,
-            replaced: counts.replaced,
-            sweeps: sweeps.count,
-            last_sweep: sweeps.last,
-            swept: sweeps.total,
-            subscribers: self.shared.publisher.subscribers(),
-            overflow: self.shared.publisher.overflow(),
-        }
-    }
-
-    /// Stops the sweeper, lets what is dead by now leave, and ends the streams after what they hold.
-    ///
-    /// It waits for no subscriber: what goes beyond the capacity of a lossless one waits for it as
-    /// overflow. Afterwards reads and writes still work, without a sweeper and without events.
-    ///
-    /// # Cancel safety
-    ///
-    /// A call that is dropped before it is done may leave the streams open; call it again.
-    pub async fn shutdown(&self) {
-        // Not awaited: its runtime may be at rest. A window that it is at ends under its shard's lock,
-        // for which the look below waits.
-        if let Some(task) = self.shared.take_task() {
-            task.abort();
-        }
-        for shard in 0..self.shared.store.shard_count() {
-            consume_budget().await;
-            self.shared.expire_shard(shard);
-        }
-        self.shared.publisher.close();
-    }
-
     #[inline]
     fn put<N: Now>(
         &self,
@@ -692,29 +543,4 @@ where
             None => map.finish(),
         }
     }
-}
-
-/// Takes part in Tokio's cooperative budget, once in [`TURN_EVERY`] calls of a thread.
-#[inline]
-async fn take_turn() {
-    poll_fn(poll_turn).await
-}
-
-#[inline]
-fn poll_turn(cx: &mut Context<'_>) -> Poll<()> {
-    thread_local! {
-        static CALLS: Cell<u64> = const { Cell::new(0) };
-    }
-    let calls = CALLS.get();
-    if calls.is_multiple_of(TURN_EVERY) {
-        // Pending leaves the count as it is: the next poll asks again.
-        ready!(poll_budget(cx));
-    }
-    CALLS.set(calls.wrapping_add(1));
-    Poll::Ready(())
-}
-
-#[cold]
-fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
-    coop::poll_proceed(cx).map(|budget| budget.made_progress())
 }

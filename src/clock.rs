@@ -7,7 +7,7 @@
 //!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
 //!    at most `MARGIN` behind; only a deadline between the two bounds needs the precise clock.
 
-use std::{num::NonZeroU64, time::Duration};
+use std::{cell::Cell, num::NonZeroU64, time::Duration};
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -29,6 +29,32 @@ pub(crate) struct Deadline(Option<NonZeroU64>);
 pub(crate) trait Now {
     fn is_dead(&self, deadline: Deadline) -> bool;
     fn tick(&self) -> Tick;
+
+    #[inline(always)]
+    fn has_reached(&self, tick: Tick) -> bool {
+        self.is_dead(tick.into())
+    }
+
+    /// A tick that the present has reached: the present, or one a step of a coarse clock ago.
+    #[inline]
+    fn at_least(&self) -> Tick {
+        self.tick()
+    }
+}
+
+/// The present, for one decision of many questions: all are answered as of one instant, and that is
+/// read as coarsely as the questions allow.
+pub(crate) struct Glance<'a> {
+    clock: &'a Clock,
+    bounds: Cell<Option<(Tick, Tick)>>,
+    precise: Cell<Option<Tick>>,
+}
+
+/// An instant that is not worked out before somebody asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    epoch: Instant,
+    tick: Tick,
 }
 
 /// The time of the runtime on which it was made.
@@ -56,6 +82,28 @@ impl Tick {
         Deadline(nanoseconds(ttl).and_then(|ttl| self.0.checked_add(ttl)))
     }
 
+    #[inline]
+    pub(crate) fn later(self, nanoseconds: u64) -> Tick {
+        Tick(self.0.saturating_add(nanoseconds))
+    }
+
+    #[inline]
+    pub(crate) fn earlier(self, nanoseconds: u64) -> Tick {
+        Tick(NonZeroU64::new(self.0.get().saturating_sub(nanoseconds)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Nanoseconds since `earlier`; none where that is later.
+    #[inline]
+    pub(crate) fn nanoseconds_since(self, earlier: Tick) -> u64 {
+        self.0.get().saturating_sub(earlier.0.get())
+    }
+
+    /// Nanoseconds since a beginning that all ticks of a clock share.
+    #[inline]
+    pub(crate) fn nanoseconds(self) -> u64 {
+        self.0.get()
+    }
+
     pub(crate) fn since(self, earlier: Tick) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
@@ -76,7 +124,7 @@ impl Now for Tick {
 impl Deadline {
     pub(crate) const PERSISTENT: Deadline = Deadline(None);
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_dead(self, now: Tick) -> bool {
         self.0.is_some_and(|deadline| now.0 >= deadline)
     }
@@ -96,6 +144,7 @@ impl Deadline {
     }
 
     /// Whether this deadline comes after `other`; persistent comes after all.
+    #[inline]
     pub(crate) fn is_later_than(self, other: Deadline) -> bool {
         self.order() > other.order()
     }
@@ -159,14 +208,12 @@ impl Clock {
     }
 
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
-        let tick = tick.0.get();
-        match tick.checked_sub(EPOCH) {
-            Some(ahead) => self.epoch + Duration::from_nanos(ahead),
-            None => {
-                let behind = Duration::from_nanos(EPOCH - tick);
-                self.epoch.checked_sub(behind).unwrap_or(self.epoch)
-            }
-        }
+        self.moment(tick).instant()
+    }
+
+    #[inline]
+    pub(crate) fn moment(&self, tick: Tick) -> Moment {
+        Moment { epoch: self.epoch, tick }
     }
 
     /// The instant of `deadline`; `None` for a persistent one.
@@ -196,9 +243,79 @@ impl Now for Clock {
     }
 }
 
+impl Clock {
+    /// The present, read when it is first asked for.
+    #[inline]
+    pub(crate) fn glance(&self) -> Glance<'_> {
+        Glance { clock: self, bounds: Cell::new(None), precise: Cell::new(None) }
+    }
+}
+
+impl Moment {
+    pub(crate) fn instant(self) -> Instant {
+        let tick = self.tick.0.get();
+        match tick.checked_sub(EPOCH) {
+            Some(ahead) => self.epoch + Duration::from_nanos(ahead),
+            None => {
+                let behind = Duration::from_nanos(EPOCH - tick);
+                self.epoch.checked_sub(behind).unwrap_or(self.epoch)
+            }
+        }
+    }
+}
+
+impl Glance<'_> {
+    /// Ticks between which the present lies for certain.
+    #[inline(always)]
+    fn bounds(&self) -> (Tick, Tick) {
+        if let Some(precise) = self.precise.get() {
+            return (precise, precise);
+        }
+        if let Some(bounds) = self.bounds.get() {
+            return bounds;
+        }
+        let Source::Kernel(kernel) = &self.clock.source else {
+            let now = self.tick();
+            return (now, now);
+        };
+        let (earliest, latest) = kernel.bounds();
+        let tick =
+            |tick| Tick(NonZeroU64::new(tick).expect("a clock does not go back to its beginning"));
+        let bounds = (tick(earliest), tick(latest));
+        self.bounds.set(Some(bounds));
+        bounds
+    }
+}
+
+impl Now for Glance<'_> {
+    #[inline(always)]
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        let (earliest, latest) = self.bounds();
+        if deadline.is_dead(earliest) {
+            return true;
+        }
+        deadline.is_dead(latest) && deadline.is_dead(self.tick())
+    }
+
+    #[inline]
+    fn tick(&self) -> Tick {
+        if let Some(precise) = self.precise.get() {
+            return precise;
+        }
+        let precise = self.clock.now();
+        self.precise.set(Some(precise));
+        precise
+    }
+
+    #[inline]
+    fn at_least(&self) -> Tick {
+        self.bounds().0
+    }
+}
+
 /// As `Duration::as_nanos`, without its 128 bits; `None` where it overflows.
 #[inline]
-fn nanoseconds(duration: Duration) -> Option<u64> {
+pub(crate) fn nanoseconds(duration: Duration) -> Option<u64> {
     let seconds = duration.as_secs().checked_mul(1_000_000_000)?;
     seconds.checked_add(u64::from(duration.subsec_nanos()))
 }

@@ -50,14 +50,19 @@ mod clock;
 mod event;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+mod rate_limit;
 mod shared;
 mod store;
 mod sweeper;
 mod sync;
+mod turn;
 mod user;
 
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
 pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
+pub use rate_limit::{
+    Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
+};
 pub use sweeper::{Sweep, SweepReport};
 
 /// The examples of the README are tests.

@@ -4,20 +4,25 @@ use std::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use rand::{SeedableRng, rngs::SmallRng};
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
 
 use crate::{
     clock::Clock,
     event::Publisher,
     store::Store,
-    sweeper::{Sweep, SweepReport},
+    sweeper::{Sweep, SweepReport, run},
     user,
 };
 
-/// The state that all handles of a cache and its sweeper share.
+/// The state that all handles of a cache (or a limiter) and its sweeper share.
 pub(crate) struct Shared<K, V, S> {
     pub(crate) store: Store<K, V, S>,
     pub(crate) clock: Clock,
@@ -47,32 +52,6 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    pub(crate) fn new(
-        store: Store<K, V, S>,
-        clock: Clock,
-        publisher: Publisher<K, V>,
-        sweep: Sweep,
-        runtime: Handle,
-        name: String,
-    ) -> Self {
-        let random = match sweep.seed {
-            Some(seed) => SmallRng::seed_from_u64(seed),
-            None => rand::make_rng(),
-        };
-        Self {
-            store,
-            clock,
-            publisher: Arc::new(publisher),
-            sweep,
-            runtime,
-            name,
-            random: Mutex::new(random),
-            paused: AtomicBool::new(false),
-            sweeps: Mutex::default(),
-            task: Mutex::new(None),
-        }
-    }
-
     /// Lets all that is dead in one shard leave, room or not.
     pub(crate) fn expire_shard(&self, shard: usize) {
         let mut dead = Vec::new();
@@ -84,6 +63,61 @@ where
             self.publisher.flush();
             user::drop_all(dead.drain(..));
         }
+    }
+}
+
+impl<K, V, S> Shared<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Makes it, and starts its sweeper on the current Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, and on one without a time driver.
+    pub(crate) fn start(
+        store: Store<K, V, S>,
+        causes: u8,
+        event_capacity: usize,
+        sweep: Sweep,
+        name: String,
+    ) -> Arc<Self> {
+        let runtime = Handle::try_current().unwrap_or_else(|_| {
+            panic!(
+                "{name:?} must be built inside of a Tokio runtime, on which its sweeper runs: \
+                 in `#[tokio::main]`, `#[tokio::test]`, a task, or under `Handle::enter`"
+            )
+        });
+        let clock = Clock::new();
+        let journal = store.journal().clone();
+        let publisher = Publisher::new(journal, clock.clone(), causes, event_capacity);
+        let random = match sweep.seed {
+            Some(seed) => SmallRng::seed_from_u64(seed),
+            None => rand::make_rng(),
+        };
+        let shared = Arc::new(Self {
+            store,
+            clock,
+            publisher: Arc::new(publisher),
+            sweep,
+            runtime,
+            name,
+            random: Mutex::new(random),
+            paused: AtomicBool::new(false),
+            sweeps: Mutex::default(),
+            task: Mutex::new(None),
+        });
+        if let Some(every) = sweep.every {
+            // Made here, so that a runtime without time panics here and not in the task.
+            let first = Instant::now().checked_add(every).unwrap_or_else(far_future);
+            let mut interval = interval_at(first, every);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let sweeper = run(Arc::downgrade(&shared), shared.publisher.clone(), interval);
+            shared.keep_task(shared.runtime.spawn(sweeper));
+        }
+        shared
     }
 }
 
@@ -131,6 +165,11 @@ impl<K, V, S> Drop for Shared<K, V, S> {
         }
         self.publisher.close();
     }
+}
+
+/// Thirty years, as Tokio's own timers put it.
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_secs(30 * 365 * 86_400)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,6 +11,7 @@
 
 mod entry;
 mod journal;
+mod sweep;
 mod window;
 mod zones;
 
@@ -29,6 +30,7 @@ pub use self::entry::Cause;
 pub(crate) use self::{
     entry::{Departure, Entry},
     journal::Journal,
+    sweep::Visit,
     window::WINDOW,
 };
 use self::{window::Table, zones::Zones};
@@ -44,9 +46,6 @@ use crate::{
     user,
 };
 
-/// A table for this many entries is not worth giving back.
-const SMALL: usize = 64;
-
 pub(crate) struct Store<K, V, S> {
     map: DashMap<K, Entry<V>, S>,
     /// Beside the map's shards, one each.
@@ -54,6 +53,9 @@ pub(crate) struct Store<K, V, S> {
     /// What a shard is never shrunk below: the capacity that the user asked for.
     reserved: usize,
     journal: Arc<Journal<K, V>>,
+    /// How many entries [`Store::upsert`] may make; then they are counted.
+    max_keys: usize,
+    keys: AtomicUsize,
     /// Keys whose `Hash` panicked while a table grew or shrank.
     unhashed: AtomicUsize,
 }
@@ -88,27 +90,29 @@ pub(crate) struct Counts {
 }
 
 /// Where a key is, if it is anywhere.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     hash: u64,
     index: usize,
 }
 
-/// What a pass still has to look at in one shard.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit {
-    pub(crate) shard: usize,
-    /// Buckets; `None` until the first window knows how many there are.
-    left: Option<usize>,
+impl Place {
+    #[inline]
+    pub(crate) fn shard(self) -> usize {
+        self.index
+    }
+
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        self.hash
+    }
 }
 
-/// What one window saw.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
-    pub(crate) looked_at: usize,
-    pub(crate) expired: usize,
-    /// Something dead stays because there was no room for it.
-    pub(crate) held_back: bool,
+/// A key that is nowhere, and the lock of its shard.
+pub(crate) struct Vacant<'a, K, V> {
+    table: RwLockWriteGuard<'a, Table<K, V>>,
+    hash: u64,
+    index: usize,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -123,6 +127,8 @@ where
             shards: (0..shards).map(|_| Shard::default()).collect(),
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
+            max_keys: usize::MAX,
+            keys: AtomicUsize::new(0),
             unhashed: AtomicUsize::new(0),
         }
     }
@@ -169,8 +175,19 @@ where
         K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
-        let hash = self.map.hasher().hash_one(key);
+        self.place_of(self.map.hasher().hash_one(key))
+    }
+
+    /// Where a key of this hash is, if it is anywhere.
+    #[inline]
+    pub(crate) fn place_of(&self, hash: u64) -> Place {
         Place { hash, index: self.map.determine_shard(hash as usize) }
+    }
+
+    /// Never more than so many entries by [`upsert`](Store::upsert).
+    pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
+        self.max_keys = max_keys;
+        self
     }
 
     /// Counts a read that is about to be; returns how many there were in that shard.
@@ -314,6 +331,84 @@ where
         self.change(self.place(key), key, now, change)
     }
 
+    /// Calls `change` with the entry of `key`, dead or alive, under its shard's lock. Its deadline may only
+    /// move away. Where there is none, gives back what [`put_fresh`](Store::put_fresh) needs.
+    #[inline(always)]
+    pub(crate) fn change_any<Q, R>(
+        &self,
+        Place { hash, index }: Place,
+        key: &Q,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Result<R, Vacant<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut table = self.map.shards()[index].write();
+        match window::find(&mut table, hash, |k| k.borrow() == key) {
+            // What is known of its zone stays true.
+            Some((_, entry)) => Ok(change(entry)),
+            None => Err(Vacant { table, hash, index }),
+        }
+    }
+
+    /// Puts the entry that `fresh` makes where none is, unless the store is full.
+    pub(crate) fn put_fresh<R>(
+        &self,
+        Vacant { mut table, hash, index }: Vacant<'_, K, V>,
+        key: impl FnOnce() -> K,
+        fresh: impl FnOnce() -> (Entry<V>, R),
+    ) -> Option<R> {
+        if self.is_full() {
+            return None;
+        }
+        // Owned before room is taken: a clone that panics then changes nothing.
+        let key = key();
+        if !self.take_room() {
+            drop(table);
+            return None;
+        }
+        let (entry, made) = fresh();
+        self.insert(&mut table, hash, index, key, entry);
+        Some(made)
+    }
+
+    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock. The deadline must stay.
+    pub(crate) fn inspect<Q, R>(
+        &self,
+        Place { hash, index }: Place,
+        key: &Q,
+        look: impl FnOnce(Option<&mut Entry<V>>) -> R,
+    ) -> R
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut table = self.map.shards()[index].write();
+        look(window::find(&mut table, hash, |k| k.borrow() == key).map(|(_, entry)| entry))
+    }
+
+    /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.
+    pub(crate) fn change_where(
+        &self,
+        Place { hash, index }: Place,
+        is_it: impl Fn(&V) -> bool,
+        change: impl FnOnce(&mut V),
+    ) {
+        let mut table = self.map.shards()[index].write();
+        if let Some((_, entry)) =
+            window::find_where(&mut table, hash, |_, entry| is_it(&entry.value))
+        {
+            change(&mut entry.value);
+        }
+    }
+
+    /// Whether there is no room for another key.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.keys.load(Relaxed) >= self.max_keys
+    }
+
     /// Takes the live value out. A dead one is expired on the way.
     pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
     where
@@ -331,6 +426,7 @@ where
         // Cloned first: a clone that panics then changes nothing.
         let copy = self.journal.wants(cause).then(|| entry.value.clone());
         let (key, entry) = window::take_at(&mut table, bucket);
+        self.give_room(1);
         let at = now.tick();
         // What `expire_now` ends has its deadline now.
         let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
@@ -372,6 +468,7 @@ where
         bump(&self.shards[index].expired, expired as u64);
         bump(&self.shards[index].removed, removed as u64);
         drop(counting);
+        self.give_room(expired + removed);
         // One by one: a table that is dropped whole leaks the rest where one panics.
         user::drop_all(departures);
         user::drop_all(fresh.drain());
@@ -408,90 +505,17 @@ where
         live
     }
 
-    /// A look at `share` of a shard, to be taken window by window.
-    pub(crate) fn visit(shard: usize) -> Visit {
-        Visit { shard, left: None }
+    #[inline]
+    fn take_room(&self) -> bool {
+        let below = |keys| (keys < self.max_keys).then_some(keys + 1);
+        self.max_keys == usize::MAX || self.keys.fetch_update(Relaxed, Relaxed, below).is_ok()
     }
 
-    /// Looks at the next window of a visit and takes out what is dead, at most `room`: to the journal
-    /// where somebody wants to hear of it, else to `dead`.
-    ///
-    /// `None` where the shard is locked and `wait` is false. [`Visit::is_done`] tells the end.
-    pub(crate) fn sweep_window(
-        &self,
-        visit: &mut Visit,
-        share: impl Fn(usize) -> usize,
-        now: Tick,
-        room: usize,
-        wait: bool,
-        dead: &mut Vec<Departure<K, V>>,
-    ) -> Option<Look> {
-        let lock = &self.map.shards()[visit.shard];
-        let mut table = if wait { lock.write() } else { lock.try_write()? };
-        let shard = &self.shards[visit.shard];
-        if table.is_empty() {
-            visit.left = Some(0);
-            return Some(Look::default());
+    #[inline]
+    fn give_room(&self, keys: usize) {
+        if self.max_keys != usize::MAX {
+            self.keys.fetch_sub(keys, Relaxed);
         }
-        let buckets = table.buckets();
-        if shard.moved.load(Relaxed) {
-            shard.moved.store(false, Relaxed);
-            shard.cursor.store(0, Relaxed);
-            visit.left = Some(buckets);
-        }
-        let mut left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
-        let mut start = shard.cursor.load(Relaxed);
-        while left > 0
-            && let Some(end) = shard.zones.pass_over(buckets, start, now)
-        {
-            left = left.saturating_sub(end - start);
-            start = end % buckets;
-        }
-        // A window ends where the next begins, so that none lies in two zones.
-        let end = buckets.min(start + left).min(start - start % WINDOW + WINDOW);
-        let before = dead.len();
-        let mut soonest = u64::MAX;
-        let leaves = |entry: &Entry<V>| {
-            let is_dead = entry.deadline.is_dead(now);
-            soonest = if is_dead { soonest } else { soonest.min(entry.deadline.order()) };
-            is_dead
-        };
-        let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
-        let (looked_at, stop) = window::take(&mut table, start..end, room, leaves, taken);
-        if start < end {
-            shard.zones.learn(buckets, start, soonest, stop == end);
-        }
-        let expired = dead.len() - before;
-        shard.cursor.store(stop % buckets, Relaxed);
-        visit.left = Some(left - (stop - start));
-        self.journal.record_all(Cause::Expired, dead);
-        bump(&shard.expired, expired as u64);
-        drop(table);
-        Some(Look { looked_at, expired, held_back: stop < end })
-    }
-
-    /// Gives memory back where a shard is less than a quarter full. Tells whether it did.
-    pub(crate) fn shrink(&self, index: usize) -> bool {
-        let lock = &self.map.shards()[index];
-        let wanted = |table: &Table<K, V>| {
-            let target = self.reserved.max(2 * table.len());
-            let sparse = table.len() < table.buckets() / 4;
-            (sparse && table.capacity() > 2 * target.max(SMALL)).then_some(target)
-        };
-        let Some(target) = wanted(&lock.read()) else { return false };
-        // Made and freed outside of the lock; only the moving is inside.
-        let mut other = RawTable::with_capacity(target);
-        let Some(mut table) = lock.try_write() else { return false };
-        if table.len() > other.capacity() {
-            return false;
-        }
-        mem::swap(&mut *table, &mut other);
-        for (key, entry) in other.drain() {
-            table.insert(self.rehash(&key), (key, entry), |(key, _)| self.rehash(key));
-        }
-        self.mark_moved(index, &table);
-        drop(table);
-        true
     }
 
     #[inline]
@@ -571,6 +595,7 @@ where
         now: &impl Now,
     ) {
         let (key, entry) = window::take_at(&mut table, bucket);
+        self.give_room(1);
         self.expired(table, index, entry.depart(key, Cause::Expired, now.tick()));
     }
 
@@ -613,14 +638,8 @@ where
     }
 }
 
-impl Visit {
-    pub(crate) fn is_done(&self) -> bool {
-        self.left == Some(0)
-    }
-}
-
 /// Counts under the shard's lock, where a load and a store are enough.
 #[inline]
-fn bump(count: &AtomicU64, by: u64) {
+pub(crate) fn bump(count: &AtomicU64, by: u64) {
     count.store(count.load(Relaxed) + by, Relaxed);
 }

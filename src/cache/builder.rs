@@ -2,25 +2,19 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
     marker::PhantomData,
-    sync::Arc,
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, MissedTickBehavior, interval_at},
-};
-
 use super::{Cache, DefaultHasher};
-use crate::{
-    clock::Clock,
-    event::{Cause, Publisher},
-    shared::Shared,
-    store::Store,
-    sweeper::{Sweep, run},
-};
+use crate::{event::Cause, shared::Shared, store::Store, sweeper::Sweep};
 
-const MAX_SHARDS: usize = 65_536;
+pub(crate) const MAX_SHARDS: usize = 65_536;
+
+/// Four for each core.
+pub(crate) fn default_shards() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (4 * cores).next_power_of_two().clamp(64, MAX_SHARDS)
+}
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -38,11 +32,10 @@ pub struct Builder<K, V, S = DefaultHasher> {
 
 impl<K, V> Builder<K, V> {
     pub(super) fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             time_to_live: None,
             sweep: Sweep::default(),
-            shards: (4 * cores).next_power_of_two().clamp(64, MAX_SHARDS),
+            shards: default_shards(),
             initial_capacity: 0,
             hasher: DefaultHasher::default(),
             event_capacity: 1_024,
@@ -82,6 +75,8 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// For how many entries memory is taken at once and never given back. Defaults to 0.
+    ///
+    /// [`build`](Builder::build) panics, or ends the process, where there is not so much memory.
     pub fn initial_capacity(mut self, entries: usize) -> Self {
         self.initial_capacity = entries;
         self
@@ -141,26 +136,8 @@ where
     ///
     /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
     pub fn build(self) -> Cache<K, V, S> {
-        let runtime = Handle::try_current().unwrap_or_else(|_| {
-            panic!(
-                "a cache must be built inside of a Tokio runtime, on which its sweeper runs: \
-                 in `#[tokio::main]`, `#[tokio::test]`, a task, or under `Handle::enter`"
-            )
-        });
-        let clock = Clock::new();
         let store = Store::new(self.shards, self.initial_capacity, self.hasher);
-        let journal = store.journal().clone();
-        let publisher = Publisher::new(journal, clock.clone(), self.causes, self.event_capacity);
-        let every = self.sweep.every;
-        let shared = Arc::new(Shared::new(store, clock, publisher, self.sweep, runtime, self.name));
-        if let Some(every) = every {
-            // Made here, so that a runtime without time panics here and not in the task.
-            let first = Instant::now().checked_add(every).unwrap_or_else(far_future);
-            let mut interval = interval_at(first, every);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let sweeper = run(Arc::downgrade(&shared), shared.publisher.clone(), interval);
-            shared.keep_task(shared.runtime.spawn(sweeper));
-        }
+        let shared = Shared::start(store, self.causes, self.event_capacity, self.sweep, self.name);
         Cache { shared, time_to_live: self.time_to_live }
     }
 }
@@ -176,9 +153,4 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
             .field("event_capacity", &self.event_capacity)
             .finish_non_exhaustive()
     }
-}
-
-/// Thirty years, as Tokio's own timers put it.
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_secs(30 * 365 * 86_400)
 }

@@ -22,6 +22,9 @@ pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 /// percentile ten times worse.
 pub(crate) const WINDOW: usize = 256;
 
+/// The smallest page of memory in use.
+const PAGE: usize = 4_096;
+
 /// The entry of a key, and the bucket that it is in.
 #[inline]
 pub(super) fn find<K, V>(
@@ -29,7 +32,17 @@ pub(super) fn find<K, V>(
     hash: u64,
     mut eq: impl FnMut(&K) -> bool,
 ) -> Option<(usize, &mut Entry<V>)> {
-    let bucket = table.find(hash, |(key, _)| eq(key))?;
+    find_where(table, hash, |key, _| eq(key))
+}
+
+/// The entry of this hash that `is_it`, and the bucket that it is in.
+#[inline]
+pub(super) fn find_where<K, V>(
+    table: &mut Table<K, V>,
+    hash: u64,
+    mut is_it: impl FnMut(&K, &Entry<V>) -> bool,
+) -> Option<(usize, &mut Entry<V>)> {
+    let bucket = table.find(hash, |(key, entry)| is_it(key, entry.get()))?;
     // SAFETY: the bucket was found in this table, which has not changed since.
     let index = unsafe { table.bucket_index(&bucket) };
     // SAFETY: it is full, and the table is borrowed exclusively as long as the entry is.
@@ -61,16 +74,39 @@ pub(super) fn insert<K, V>(
     unsafe { table.bucket_index(&bucket) }
 }
 
+/// Touches the memory of an empty table, so that whoever fills it under a lock need not wait for the
+/// system to find it page by page: half of what the filling costs.
+pub(super) fn touch<K, V>(table: &mut Table<K, V>) {
+    assert!(table.is_empty(), "what a table holds is not to be written over");
+    let entries = table.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
+    let (start, layout) = table.allocation_info();
+    // The entries come first in the allocation, and the table's own bytes after them.
+    for offset in (0..entries.min(layout.size())).step_by(PAGE) {
+        // SAFETY: the offset is inside of the allocation, which is borrowed exclusively; in the bytes of
+        // buckets that hold nothing anything may be written.
+        unsafe { start.as_ptr().add(offset).write_volatile(0) };
+    }
+}
+
 /// Calls `each` with every entry of the table.
 pub(super) fn look<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
     for start in (0..table.buckets()).step_by(WINDOW) {
-        let (full, count) = full_buckets(table, start..start + WINDOW);
-        for offset in &full[..count] {
-            // SAFETY: `full_buckets` gives offsets of full buckets of this table, and nothing changes
-            // them while we borrow it.
-            let (key, entry) = unsafe { table.bucket(start + usize::from(*offset)).as_ref() };
-            each(key, entry.get());
-        }
+        look_at(table, start, &mut each);
+    }
+}
+
+/// Calls `each` with every entry of the window that begins at bucket `start`.
+pub(super) fn look_at<K, V>(
+    table: &Table<K, V>,
+    start: usize,
+    mut each: impl FnMut(&K, &Entry<V>),
+) {
+    let (full, count) = full_buckets(table, start..start + WINDOW);
+    for offset in &full[..count] {
+        // SAFETY: `full_buckets` gives offsets of full buckets of this table, and nothing changes them
+        // while we borrow it.
+        let (key, entry) = unsafe { table.bucket(start + usize::from(*offset)).as_ref() };
+        each(key, entry.get());
     }
 }
 

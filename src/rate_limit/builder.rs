@@ -1,0 +1,166 @@
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash},
+    marker::PhantomData,
+    sync::Arc,
+};
+
+use super::{Counting, Limit, RateLimiter, Window, limiter::Limiter, rule::Algorithm};
+use crate::{
+    cache::{DefaultHasher, MAX_SHARDS, default_shards},
+    shared::Shared,
+    store::Store,
+    sweeper::Sweep,
+};
+
+/// More buckets than this tell nothing more.
+const MAX_BUCKETS: usize = 10_000;
+
+/// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct RateLimiterBuilder<K, S = DefaultHasher> {
+    limits: Vec<Limit>,
+    window: Window,
+    max_keys: usize,
+    sweep: Sweep,
+    shards: usize,
+    hasher: S,
+    name: String,
+    keys: PhantomData<fn() -> K>,
+}
+
+impl<K> RateLimiterBuilder<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            limits: Vec::new(),
+            window: Window::default(),
+            max_keys: 1_000_000,
+            sweep: Sweep::default(),
+            shards: default_shards(),
+            hasher: DefaultHasher::default(),
+            name: "limiter".to_owned(),
+            keys: PhantomData,
+        }
+    }
+}
+
+impl<K, S> RateLimiterBuilder<K, S> {
+    /// One more limit: all of them hold at once. Defaults to none, with which nothing can be built.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// How what has passed is counted. Defaults to [`Window::Log`], which is exact.
+    ///
+    /// # Panics
+    ///
+    /// Where the number of [`Window::Buckets`] is 0 or above 10,000.
+    pub fn window(mut self, window: Window) -> Self {
+        if let Window::Buckets(n) = window {
+            assert!((1..=MAX_BUCKETS).contains(&n), "Buckets must be 1 to {MAX_BUCKETS}, got {n}");
+        }
+        self.window = window;
+        self
+    }
+
+    /// How many keys are held at most. Defaults to a million.
+    ///
+    /// A key that is in use is never given up for another: new keys beyond the bound share one window of
+    /// the same limits, and are limited together, until keys that are idle have left. An idle key leaves
+    /// with the next sweep that looks at it; at the bound, each new key also looks for one among some
+    /// hundred.
+    ///
+    /// # Panics
+    ///
+    /// Where `keys` is 0.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        assert!(keys > 0, "max_keys must be at least 1, got {keys}");
+        self.max_keys = keys;
+        self
+    }
+
+    /// How idle keys are found. Defaults to [`Sweep::default`]: a second at most after they are idle.
+    pub fn sweep(mut self, sweep: Sweep) -> Self {
+        self.sweep = sweep;
+        self
+    }
+
+    /// How many parts the limiter has, each with a lock of its own; rounded up to a power of two, and to 2
+    /// at least. Defaults to four for each core, 64 at least.
+    ///
+    /// # Panics
+    ///
+    /// Where `shards` is 0 or above 65,536.
+    pub fn shards(mut self, shards: usize) -> Self {
+        assert!(
+            (1..=MAX_SHARDS).contains(&shards),
+            "shards must be 1 to {MAX_SHARDS}, got {shards}"
+        );
+        self.shards = shards.next_power_of_two().max(2);
+        self
+    }
+
+    /// What hashes the keys. Defaults to foldhash, which is fast and seeded for each limiter, but only
+    /// partly resists chosen collisions: where an attacker chooses the keys, take
+    /// [`std::hash::RandomState`].
+    pub fn hasher<T>(self, hasher: T) -> RateLimiterBuilder<K, T> {
+        RateLimiterBuilder {
+            limits: self.limits,
+            window: self.window,
+            max_keys: self.max_keys,
+            sweep: self.sweep,
+            shards: self.shards,
+            hasher,
+            name: self.name,
+            keys: PhantomData,
+        }
+    }
+
+    /// The name that tracing shows. Defaults to `limiter`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+}
+
+impl<K, S> RateLimiterBuilder<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Makes the limiter, and starts the task on the current Tokio runtime that forgets idle keys.
+    ///
+    /// # Panics
+    ///
+    /// Without a [`limit`](RateLimiterBuilder::limit), outside of a Tokio runtime, and on one without a
+    /// time driver (`enable_time`).
+    pub fn build(self) -> RateLimiter<K, S> {
+        assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
+        RateLimiter(match self.window {
+            Window::Log => Counting::Log(self.limiter()),
+            Window::Buckets(_) => Counting::Buckets(self.limiter()),
+            Window::Gcra => Counting::Gcra(self.limiter()),
+        })
+    }
+
+    fn limiter<A: Algorithm>(self) -> Arc<Limiter<K, A, S>> {
+        let hasher = self.hasher.clone();
+        let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
+        let shared = Shared::start(store, 0, 1, self.sweep, self.name);
+        Limiter::new(shared, self.window, self.limits, hasher)
+    }
+}
+
+impl<K, S> fmt::Debug for RateLimiterBuilder<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiterBuilder")
+            .field("name", &self.name)
+            .field("limits", &self.limits)
+            .field("window", &self.window)
+            .field("max_keys", &self.max_keys)
+            .field("sweep", &self.sweep)
+            .field("shards", &self.shards)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,444 @@
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasher, Hash},
+    num::NonZeroU64,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed},
+        },
+    },
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    Limit, Limited, Permit, Standing, State, Window,
+    per_limit::PerLimit,
+    permit::{Refund, Registered},
+    rule::{Algorithm, Left, Rule},
+    states::{Charged, Denied, States},
+    waiting::Waiting,
+};
+use crate::{
+    clock::{Deadline, Glance, Now},
+    shared::Shared,
+    store::{Cause, Entry, Place, Store, Vacant, bump},
+    turn::{TURN_EVERY, poll_budget},
+    user::drop_all,
+};
+
+/// How often it is logged at most that calls are denied, in nanoseconds.
+const LOG_EVERY: u64 = 1_000_000_000;
+
+/// How many entries a new key at the bound looks through for one that has left.
+const LOOK_FOR_ROOM: usize = 512;
+
+/// A limiter of one way to count.
+pub(crate) struct Limiter<K, A, S> {
+    shared: Arc<Shared<K, States<A>, S>>,
+    window: Window,
+    limits: Box<[Limit]>,
+    /// The limits as the window counts them.
+    rules: Box<[Rule]>,
+    /// What keys beyond the bound share.
+    overflow: Mutex<States<A>>,
+    pub(super) waiting: Waiting<K, S>,
+    /// Beside the store's shards, one each; written under the shard's lock.
+    counts: Box<[Counts]>,
+    overflow_counts: Counts,
+    refunds: AtomicU64,
+    next_state: AtomicU64,
+    /// No denial is logged before this tick.
+    silent_until: AtomicU64,
+    /// How many denials there were when the last one was logged.
+    logged: AtomicU64,
+    registered: Registered,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Counts {
+    checks: AtomicU64,
+    denials: AtomicU64,
+}
+
+/// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// Keys in memory: in use, or idle and not yet swept.
+    pub keys: usize,
+    /// Checks that passed.
+    pub admitted: u64,
+    /// Checks that did not.
+    pub denied: u64,
+    /// Permits that were given back.
+    pub refunded: u64,
+    /// Checks of keys beyond the bound, of all.
+    pub overflowed: u64,
+}
+
+impl<K, A, S> Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    pub(super) fn new(
+        shared: Arc<Shared<K, States<A>, S>>,
+        window: Window,
+        limits: Vec<Limit>,
+        hasher: S,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|limiter: &Weak<Self>| Self {
+            window,
+            rules: limits.iter().map(|limit| Rule::new(limit, window)).collect(),
+            overflow: Mutex::new(States::new(0, limits.len())),
+            limits: limits.into(),
+            waiting: Waiting::new(hasher),
+            counts: (0..shared.store.shard_count()).map(|_| Counts::default()).collect(),
+            shared,
+            overflow_counts: Counts::default(),
+            refunds: AtomicU64::new(0),
+            next_state: AtomicU64::new(1),
+            silent_until: AtomicU64::new(0),
+            logged: AtomicU64::new(0),
+            registered: Registered::new(limiter.clone()),
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn poll_check<Q>(
+        &self,
+        cx: &mut Context<'_>,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        cost: u32,
+    ) -> Poll<Result<Permit, Limited>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let place = self.shared.store.place(key);
+        // The count of checks says whose turn it is: one counter does for both.
+        if self.counts[place.shard()].checks.load(Relaxed).is_multiple_of(TURN_EVERY) {
+            ready!(poll_budget(cx));
+        }
+        Poll::Ready(match limits {
+            None => self.check_by(place, key, &self.rules, &self.limits, cost),
+            Some(limits) => {
+                let rules = self.rules_of(limits);
+                self.check_by(place, key, &rules, limits, cost)
+            }
+        })
+    }
+
+    /// Charges `cost` to `key`, or tells when to come again.
+    pub(super) fn check<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.check_by(self.shared.store.place(key), key, &self.rules, &self.limits, cost)
+    }
+
+    pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let limits = limits.unwrap_or(&self.limits);
+        let rules = self.rules_of(limits);
+        let now = self.shared.clock.glance();
+        let (denied, left) = self
+            .look(key, |states| (states.room(&rules, &now, 1).err(), states.left(&rules, &now)));
+        let standing = |(left, limit): (&Left, &Limit)| Standing {
+            limit: limit.clone(),
+            remaining: left.remaining,
+            more_at: left.more_at.map(|at| self.shared.clock.instant(at)),
+        };
+        State {
+            standings: left.iter().zip(limits).map(standing).collect(),
+            ready: denied.map(|denied| self.shared.clock.instant(denied.ready)),
+        }
+    }
+
+    /// What a check of one unit would be told now, if it were told to wait.
+    pub(super) fn limited<Q>(&self, key: &Q) -> Limited
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = self.shared.clock.glance();
+        let denied = self.look(key, |states| states.room(&self.rules, &now, 1).err());
+        let denied = denied.unwrap_or_else(|| Denied { limit: 0, ready: now.tick() });
+        self.limited_by(denied, &self.limits, 1)
+    }
+
+    pub(super) fn reset<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shared.store.remove(key, &self.shared.clock, Cause::Removed).is_some()
+    }
+
+    pub(super) fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(super) fn stats(&self) -> LimiterStats {
+        let overflow = &self.overflow_counts;
+        let mut stats = LimiterStats {
+            keys: self.shared.store.len(),
+            overflowed: overflow.checks.load(Relaxed),
+            refunded: self.refunds.load(Relaxed),
+            ..LimiterStats::default()
+        };
+        for counts in self.counts.iter().chain([overflow]) {
+            // In this order, as a denial is counted after its check.
+            let denied = counts.denials.load(Acquire);
+            stats.denied += denied;
+            stats.admitted += counts.checks.load(Relaxed).saturating_sub(denied);
+        }
+        stats
+    }
+
+    #[inline(always)]
+    fn check_by<Q>(
+        &self,
+        place: Place,
+        key: &Q,
+        rules: &[Rule],
+        limits: &[Limit],
+        cost: u32,
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        if cost == 0 || limits.is_empty() {
+            return Ok(self.nothing(place));
+        }
+        if let Some(limit) = rules.iter().position(|rule| rule.quota < cost) {
+            return Err(Limited { limit: limits[limit].clone(), cost, ready: None });
+        }
+        let now = self.shared.clock.glance();
+        let charge = |entry: &mut Entry<_>| self.charge(entry, place, rules, &now, cost);
+        let charged = match self.shared.store.change_any(place, key, charge) {
+            Ok(charged) => charged,
+            Err(vacant) => self.charge_new(vacant, place, key, rules, &now, cost),
+        };
+        match charged {
+            Ok((state, charged)) => Ok(Permit {
+                limiter: self.registered.0,
+                hash: place.hash(),
+                state: NonZeroU64::new(state),
+                charges: charged.charges,
+                remaining: charged.remaining,
+            }),
+            Err(denied) => {
+                self.log_denial(&limits[denied.limit], &now);
+                Err(self.limited_by(denied, limits, cost))
+            }
+        }
+    }
+
+    /// Charges the limits of a key, under its shard's lock. Returns which state was charged.
+    #[inline(always)]
+    fn charge(
+        &self,
+        entry: &mut Entry<States<A>>,
+        place: Place,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<(u64, Charged), Denied> {
+        let charged = entry.value.charge(rules, now, cost);
+        if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
+            && idle.is_later_than(entry.deadline)
+        {
+            entry.deadline = idle;
+        }
+        self.counts[place.shard()].count(charged.is_err());
+        charged.map(|charged| (entry.value.id, charged))
+    }
+
+    /// Charges the limits of a key that is not known yet.
+    #[cold]
+    #[inline(never)]
+    fn charge_new<'a, Q>(
+        &'a self,
+        mut vacant: Vacant<'a, K, States<A>>,
+        place: Place,
+        key: &Q,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<(u64, Charged), Denied>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let store = &self.shared.store;
+        if store.is_full() {
+            drop(vacant);
+            if !self.make_room(place) {
+                return self.charge_overflow(rules, now, cost);
+            }
+            // The key may be there by now.
+            let charge = |entry: &mut Entry<_>| self.charge(entry, place, rules, now, cost);
+            vacant = match store.change_any(place, key, charge) {
+                Ok(charged) => return charged,
+                Err(vacant) => vacant,
+            };
+        }
+        let fresh = || {
+            let id = self.next_state.fetch_add(1, Relaxed);
+            let mut entry = Entry::new(States::new(id, rules.len()), now.at_least().into());
+            let charged = self.charge(&mut entry, place, rules, now, cost);
+            (entry, charged)
+        };
+        let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
+        charged.unwrap_or_else(|| self.charge_overflow(rules, now, cost))
+    }
+
+    /// As a key beyond the bound.
+    #[cold]
+    fn charge_overflow(
+        &self,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<(u64, Charged), Denied> {
+        let mut shared = self.overflow();
+        let charged = shared.charge(rules, now, cost);
+        self.overflow_counts.count(charged.is_err());
+        charged.map(|charged| (shared.id, charged))
+    }
+
+    /// Lets some keys leave that are idle and not yet swept; tells whether there were any. It looks at so
+    /// few that a flood of new keys can't make it costly.
+    #[cold]
+    fn make_room(&self, place: Place) -> bool {
+        let store = &self.shared.store;
+        let now = self.shared.clock.now();
+        let mut idle = Vec::new();
+        let mut looked_at = 0;
+        for shard in 0..store.shard_count() {
+            let mut visit =
+                Store::<K, States<A>, S>::visit((place.shard() + shard) % store.shard_count());
+            while !visit.is_done() && looked_at < LOOK_FOR_ROOM {
+                let all = |buckets| buckets;
+                let look = store.sweep_window(&mut visit, all, now, usize::MAX, true, &mut idle);
+                looked_at += look.map_or(0, |look| look.looked_at);
+                if !idle.is_empty() {
+                    drop_all(idle);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Calls `look` with what `key` has in use.
+    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&mut States<A>) -> R) -> R
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let store = &self.shared.store;
+        store.inspect(store.place(key), key, |entry| match entry {
+            Some(entry) => look(&mut entry.value),
+            None if store.is_full() => look(&mut self.overflow()),
+            None => look(&mut States::new(0, self.limits.len())),
+        })
+    }
+
+    /// What nothing was charged for.
+    #[cold]
+    fn nothing(&self, place: Place) -> Permit {
+        Permit {
+            limiter: self.registered.0,
+            hash: place.hash(),
+            state: None,
+            charges: PerLimit::Many([].into()),
+            remaining: u32::MAX,
+        }
+    }
+
+    #[inline]
+    fn limited_by(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
+        let ready = Some(self.shared.clock.moment(denied.ready));
+        Limited { limit: limits[denied.limit].clone(), cost, ready }
+    }
+
+    fn rules_of(&self, limits: &[Limit]) -> PerLimit<Rule> {
+        limits.iter().map(|limit| Rule::new(limit, self.window)).collect()
+    }
+
+    /// Writes that calls are denied, at most once in [`LOG_EVERY`].
+    #[inline]
+    fn log_denial(&self, limit: &Limit, now: &Glance<'_>) {
+        let now = now.at_least();
+        let silent_until = self.silent_until.load(Relaxed);
+        if now.nanoseconds() < silent_until {
+            return;
+        }
+        let next = now.later(LOG_EVERY).nanoseconds();
+        if self.silent_until.compare_exchange(silent_until, next, Relaxed, Relaxed).is_ok() {
+            let denied = self.stats().denied;
+            let denials = denied - self.logged.swap(denied, Relaxed).min(denied);
+            let limiter = self.shared.name();
+            tracing::info!(limiter, denials, %limit, "calls are denied");
+        }
+    }
+
+    fn overflow(&self) -> MutexGuard<'_, States<A>> {
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, A, S> Refund for Limiter<K, A, S>
+where
+    K: Hash + Eq + Send + Sync,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync,
+{
+    fn refund(&self, permit: &Permit) {
+        let now = self.shared.clock.glance();
+        let refund = |states: &mut States<A>| {
+            states.refund(&permit.charges, &now);
+            self.refunds.fetch_add(1, Relaxed);
+        };
+        match permit.state {
+            None => refund(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner)),
+            Some(id) => {
+                let is_it = |states: &States<A>| states.id == id.get();
+                let place = self.shared.store.place_of(permit.hash);
+                self.shared.store.change_where(place, is_it, refund);
+            }
+        }
+    }
+}
+
+impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("name", &self.shared.name())
+            .field("window", &self.window)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    /// Under a lock.
+    #[inline]
+    fn count(&self, denied: bool) {
+        bump(&self.checks, 1);
+        bump(&self.denials, u64::from(denied));
+    }
+}

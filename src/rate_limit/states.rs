@@ -1,0 +1,123 @@
+use super::{
+    per_limit::PerLimit,
+    rule::{Algorithm, Charge, Left, Rule},
+};
+use crate::clock::{Glance, Tick};
+
+/// What one key has in use.
+#[derive(Clone, Debug)]
+pub(crate) struct States<A> {
+    /// Tells this from a state that the same key had before.
+    pub(super) id: u64,
+    each: PerLimit<A>,
+}
+
+/// All limits had room.
+pub(crate) struct Charged {
+    pub(super) charges: PerLimit<Charge>,
+    /// Of the limit that has the least left.
+    pub(super) remaining: u32,
+}
+
+/// Some limit had no room.
+pub(crate) struct Denied {
+    /// Which one it takes longest to wait for.
+    pub(super) limit: usize,
+    /// When there is room, unless more is charged until then.
+    pub(super) ready: Tick,
+}
+
+impl<A: Algorithm> States<A> {
+    #[inline]
+    pub(super) fn new(id: u64, limits: usize) -> Self {
+        Self { id, each: (0..limits.max(1)).map(|_| A::default()).collect() }
+    }
+
+    /// Charges all limits, or none.
+    #[inline(always)]
+    pub(super) fn charge(
+        &mut self,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<Charged, Denied> {
+        match (&mut self.each, rules) {
+            (PerLimit::One(state), [rule]) => match state.room(rule, now, cost) {
+                Err(ready) => Err(Denied { limit: 0, ready }),
+                Ok(()) => {
+                    let (charge, remaining) = state.charge(rule, now, cost);
+                    Ok(Charged { charges: PerLimit::One(charge), remaining })
+                }
+            },
+            _ => self.charge_all(rules, now, cost),
+        }
+    }
+
+    #[inline(never)]
+    fn charge_all(
+        &mut self,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<Charged, Denied> {
+        self.room(rules, now, cost)?;
+        let mut least = u32::MAX;
+        let charges = self.each.iter_mut().zip(rules).map(|(state, rule)| {
+            let (charge, remaining) = state.charge(rule, now, cost);
+            least = least.min(remaining);
+            charge
+        });
+        Ok(Charged { charges: charges.collect(), remaining: least })
+    }
+
+    /// Whether `cost` more may pass.
+    pub(super) fn room(
+        &mut self,
+        rules: &[Rule],
+        now: &Glance<'_>,
+        cost: u32,
+    ) -> Result<(), Denied> {
+        self.make_place(rules.len());
+        let mut denied: Option<Denied> = None;
+        for (limit, (state, rule)) in self.each.iter_mut().zip(rules).enumerate() {
+            if let Err(ready) = state.room(rule, now, cost)
+                && denied.as_ref().is_none_or(|denied| denied.ready < ready)
+            {
+                denied = Some(Denied { limit, ready });
+            }
+        }
+        denied.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn refund(&mut self, charges: &[Charge], now: &Glance<'_>) {
+        for (state, charge) in self.each.iter_mut().zip(charges) {
+            state.refund(*charge, now);
+        }
+    }
+
+    #[inline]
+    pub(super) fn left(&self, rules: &[Rule], now: &Glance<'_>) -> PerLimit<Left> {
+        let all = |rule: &Rule| Left { remaining: rule.quota, more_at: None };
+        let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
+        let left = |(rule, state): (&Rule, Option<&A>)| {
+            state.map_or_else(|| all(rule), |state| state.left(rule, now))
+        };
+        rules.iter().zip(states).map(left).collect()
+    }
+
+    /// From when on this is as good as nothing, by these rules.
+    #[inline]
+    pub(super) fn idle_from(&self, rules: &[Rule]) -> Option<Tick> {
+        self.each.iter().zip(rules).filter_map(|(state, rule)| state.idle_from(rule)).max()
+    }
+
+    /// A plan may have more limits than the one before; what one of fewer does not ask for stays.
+    #[inline]
+    fn make_place(&mut self, limits: usize) {
+        if self.each.len() < limits {
+            let missing = limits - self.each.len();
+            let old = self.each.iter().cloned();
+            self.each = old.chain((0..missing).map(|_| A::default())).collect();
+        }
+    }
+}
