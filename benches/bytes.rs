@@ -10,6 +10,7 @@ use std::{alloc::System, fmt::Write, sync::Arc, time::Duration};
 
 use cap::Cap;
 use dashmap::DashMap;
+use fleeting::{Limit, RateLimiter, Window};
 use subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject};
 
 #[global_allocator]
@@ -49,6 +50,17 @@ fn main() {
         }
         page.push('\n');
     }
+    page += "\n## A key of a rate limiter\n\n\
+             A 20-byte `String` key (its 20 bytes included) of a million, after so many calls within its window.\n\n\
+             | calls | Log | Buckets(10) | Gcra |\n| --- | --- | --- | --- |\n";
+    for calls in [1, 2, 10, 100] {
+        write!(page, "| {calls} |").expect("a string takes all");
+        for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+            let figure = runtime.block_on(a_key(window, calls));
+            write!(page, " {figure:.1} |").expect("a string takes all");
+        }
+        page.push('\n');
+    }
     println!("{page}");
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
     std::fs::create_dir_all(docs).expect("docs/ can be made");
@@ -74,6 +86,20 @@ async fn bytes<S: Subject>(entries: usize) -> f64 {
     // What some do later (moka's write buffer) is done by now.
     subject.sweep_all().await;
     each(before, entries)
+}
+
+async fn a_key(window: Window, calls: usize) -> f64 {
+    const KEYS: usize = 1_000_000;
+
+    let before = MEMORY.allocated();
+    let limiter =
+        RateLimiter::<String>::builder().limit(Limit::per_hour(1_000)).window(window).build();
+    for _ in 0..calls {
+        for i in 0..KEYS {
+            limiter.check(&key(i)).await.expect("the quota is not spent");
+        }
+    }
+    each(before, KEYS)
 }
 
 fn key(i: usize) -> String {

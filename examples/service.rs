@@ -16,6 +16,10 @@
 //! | `GET /stats` | figures, as JSON |
 //! | `GET /` | a page that shows them |
 //!
+//! Each client address may ask 6,000 times a minute, and each session be asked for 600 times
+//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again.
+//! Behind a proxy, name the networks that may say who the client is: `--trust 10.0.0.0/8`.
+//!
 //! A TTL is 0.001 to 31,536,000 seconds (a year), whole or not; without one a session is
 //! persistent. An id has at most 256 bytes, a body 1 MiB. What can't be done is answered by a 4xx
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
@@ -42,7 +46,7 @@ use axum::{
     },
     routing::get,
 };
-use clap::Parser;
+use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -52,7 +56,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use fleeting::{Cache, Cause, Lagged, Sweep, Ttl};
+use fleeting::{
+    Cache, Cause, Lagged, Limit, Limited, RateLimitLayer, RateLimiter, Sweep, TrustedProxies, Ttl,
+    Window,
+};
 
 const MAX_ID_BYTES: usize = 256;
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -75,6 +82,19 @@ struct Args {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:3000", value_name = "ADDR")]
     listen: String,
+    /// Requests a minute from one client address.
+    #[arg(long, default_value_t = 6_000, value_name = "N", value_parser = above_zero())]
+    per_client: u32,
+    /// Requests a minute for one session.
+    #[arg(long, default_value_t = 600, value_name = "N", value_parser = above_zero())]
+    per_session: u32,
+    /// A network of proxies that may say who the client is.
+    #[arg(long, value_name = "NETWORK")]
+    trust: Vec<String>,
+}
+
+fn above_zero() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..)
 }
 
 #[tokio::main]
@@ -87,9 +107,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
 
-    let service = Service::start();
+    let service = Service::start(&args);
+    let clients = RateLimiter::builder().limit(Limit::per_minute(args.per_client).named("client"));
+    let by_client = RateLimitLayer::by_ip(clients.build(), TrustedProxies::new(&args.trust)?)
+        .on_limited(|limited, _| Error::from(limited.clone()));
+    let app = routes(service.clone()).layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, routes(service.clone()))
+    let server = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async { drop(stopped.await) });
     let server = tokio::spawn(server.into_future());
     greet(address)?;
@@ -146,10 +170,13 @@ fn routes(service: Service) -> Router {
         .route("/sessions/{id}/ttl", get(ttl))
         .route_layer(from_fn(refuse_query))
         .fallback(async |uri: Uri| {
-            Error(StatusCode::NOT_FOUND, format!("there is no {}", uri.path()))
+            Error::Refused(StatusCode::NOT_FOUND, format!("there is no {}", uri.path()))
         })
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            Error(StatusCode::METHOD_NOT_ALLOWED, format!("{} takes no {method}", uri.path()))
+            Error::Refused(
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{} takes no {method}", uri.path()),
+            )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(service)
@@ -159,6 +186,7 @@ fn routes(service: Service) -> Router {
 #[derive(Clone)]
 struct Service {
     sessions: Cache<String, Session, RandomState>,
+    requests: RateLimiter<String, RandomState>,
     lag: watch::Receiver<Lag>,
     started: Instant,
 }
@@ -177,7 +205,7 @@ struct Lag {
 }
 
 impl Service {
-    fn start() -> Self {
+    fn start(args: &Args) -> Self {
         let sessions = Cache::builder()
             .name("sessions")
             // A quarter of the sessions ten times a second: none stays dead for much over 0.4 s.
@@ -186,8 +214,14 @@ impl Service {
             // The ids are the clients' choice, so collisions could be too.
             .hasher(RandomState::new())
             .build();
+        let requests = RateLimiter::builder()
+            .name("requests")
+            .limit(Limit::per_minute(args.per_session).named("session"))
+            .window(Window::Buckets(10))
+            .hasher(RandomState::new())
+            .build();
         let lag = watch_lag(&sessions);
-        Self { sessions, lag, started: Instant::now() }
+        Self { sessions, requests, lag, started: Instant::now() }
     }
 }
 
@@ -211,6 +245,7 @@ async fn put(
     GivenTtl(ttl): GivenTtl,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Error> {
+    service.requests.check(&id).await?;
     // Copied: `body` is a piece of the connection's buffer, and would keep all of it in memory.
     let body = Bytes::copy_from_slice(&body?);
     let replaced = service.sessions.set_ex(id, Session { body, ttl }, ttl).await;
@@ -218,6 +253,7 @@ async fn put(
 }
 
 async fn read(State(service): State<Service>, Id(id): Id) -> Result<impl IntoResponse, Error> {
+    service.requests.check(&id).await?;
     let session = service.sessions.get_ex_with(&id, |session| session.ttl).await;
     let session = session.ok_or_else(|| no_session(&id))?;
     let headers = [
@@ -230,11 +266,13 @@ async fn read(State(service): State<Service>, Id(id): Id) -> Result<impl IntoRes
 }
 
 async fn remove(State(service): State<Service>, Id(id): Id) -> Result<StatusCode, Error> {
+    service.requests.check(&id).await?;
     service.sessions.remove(&id).await.ok_or_else(|| no_session(&id))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn ttl(State(service): State<Service>, Id(id): Id) -> Result<impl IntoResponse, Error> {
+    service.requests.check(&id).await?;
     match service.sessions.ttl(&id).await {
         Ttl::Missing => Err(no_session(&id)),
         ttl => Ok(Json(json!({ "ttl": ttl.as_secs() }))),
@@ -269,6 +307,7 @@ async fn stats(State(service): State<Service>) -> Json<Value> {
         "removed": stats.removed,
         "replaced": stats.replaced,
         "sweeps": stats.sweeps,
+        "limited": service.requests.stats().denied,
         // One is our own, which follows the lag.
         "subscribers": stats.subscribers.saturating_sub(1),
         "last_lag_ms": milliseconds(lag.last),
@@ -287,7 +326,9 @@ async fn refuse_query(request: Request, next: Next) -> Result<Response, Error> {
     match request.uri().query() {
         None | Some("") => {}
         Some(_) if request.method() == Method::PUT => {}
-        Some(_) => return Err(Error(StatusCode::BAD_REQUEST, "only PUT takes a query".into())),
+        Some(_) => {
+            return Err(Error::Refused(StatusCode::BAD_REQUEST, "only PUT takes a query".into()));
+        }
     }
     Ok(next.run(request).await)
 }
@@ -302,7 +343,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
         let Path(id) = Path::<String>::from_request_parts(parts, state).await?;
         if id.len() > MAX_ID_BYTES {
             let sentence = format!("an id has at most {MAX_ID_BYTES} bytes, this has {}", id.len());
-            return Err(Error(StatusCode::BAD_REQUEST, sentence));
+            return Err(Error::Refused(StatusCode::BAD_REQUEST, sentence));
         }
         Ok(Self(id))
     }
@@ -329,46 +370,75 @@ impl<S: Send + Sync> FromRequestParts<S> for GivenTtl {
             }
             _ => {
                 let range = format!("{MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} seconds");
-                Err(Error(StatusCode::BAD_REQUEST, format!("ttl must be {range}, got {ttl:?}")))
+                Err(Error::Refused(
+                    StatusCode::BAD_REQUEST,
+                    format!("ttl must be {range}, got {ttl:?}"),
+                ))
             }
         }
     }
 }
 
 /// What the client is told where it can't have what it asked for.
-struct Error(StatusCode, String);
+enum Error {
+    Refused(StatusCode, String),
+    Limited(Limited),
+}
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
+        match self {
+            Error::Refused(status, sentence) => {
+                (status, Json(json!({ "error": sentence }))).into_response()
+            }
+            Error::Limited(limited) => {
+                let sentence = Json(json!({ "error": limited.to_string() }));
+                // With its fields, but the body that all refusals have here.
+                let mut response = limited.into_response();
+                let (body, bytes) = sentence.into_response().into_parts();
+                response.headers_mut().extend(body.headers);
+                *response.body_mut() = bytes;
+                response
+            }
+        }
+    }
+}
+
+impl From<Limited> for Error {
+    fn from(limited: Limited) -> Self {
+        Self::Limited(limited)
     }
 }
 
 impl From<PathRejection> for Error {
     fn from(rejection: PathRejection) -> Self {
-        Self(rejection.status(), rejection.body_text())
+        Self::Refused(rejection.status(), rejection.body_text())
     }
 }
 
 impl From<QueryRejection> for Error {
     fn from(rejection: QueryRejection) -> Self {
-        Self(rejection.status(), rejection.body_text())
+        Self::Refused(rejection.status(), rejection.body_text())
     }
 }
 
 impl From<BytesRejection> for Error {
     fn from(rejection: BytesRejection) -> Self {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                Self(rejection.status(), format!("a body has at most {MAX_BODY_BYTES} bytes"))
-            }
-            status => Self(status, rejection.body_text()),
-        }
+        let status = rejection.status();
+        Self::Refused(
+            status,
+            match status {
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    format!("a body has at most {MAX_BODY_BYTES} bytes")
+                }
+                _ => rejection.body_text(),
+            },
+        )
     }
 }
 
 fn no_session(id: &str) -> Error {
-    Error(StatusCode::NOT_FOUND, format!("there is no session {id:?}"))
+    Error::Refused(StatusCode::NOT_FOUND, format!("there is no session {id:?}"))
 }
 
 /// To the microsecond.

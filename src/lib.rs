@@ -45,6 +45,9 @@
 #![warn(clippy::unwrap_used)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod axum;
 mod cache;
 mod clock;
 mod event;
@@ -58,6 +61,9 @@ mod sync;
 mod turn;
 mod user;
 
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub use self::axum::{ClientIp, Headers, RateLimitLayer, TrustedProxies};
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
 pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
 pub use rate_limit::{
@@ -66,6 +72,6 @@ pub use rate_limit::{
 pub use sweeper::{Sweep, SweepReport};
 
 /// The examples of the README are tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

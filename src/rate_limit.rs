@@ -52,6 +52,11 @@ use crate::cache::DefaultHasher;
 /// more leaves by itself; one that is in use is never given up. Keys beyond the bound share one window of
 /// the same limits, so that nobody gets off by asking under many names.
 ///
+/// # Under the lock
+///
+/// As in [`Cache`](crate::Cache), `Hash`, `Eq` and `Clone` of keys run while a shard is locked: they must not
+/// call the limiter.
+///
 /// # Time
 ///
 /// Tokio's, as that of [`Cache`](crate::Cache): tests pause and advance it.

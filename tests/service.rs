@@ -27,8 +27,13 @@ struct Talk {
 
 impl Talk {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(args: &[&str]) -> Self {
         let client = Client::builder().no_proxy().timeout(PATIENCE).build();
-        Self { service: Service::start(), client: client.expect("the client can't be made") }
+        let client = client.expect("the client can't be made");
+        Self { service: Service::start_with(args), client }
     }
 
     async fn send(&self, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Response {
@@ -400,7 +405,7 @@ async fn what_expires_comes_to_every_subscriber_once() {
 async fn a_subscriber_that_does_not_read_is_told_what_it_missed() {
     const SESSIONS: u64 = 16_000;
 
-    let talk = Talk::start();
+    let talk = Talk::start_with(&["--per-client", "100000"]);
     // With little room on its way, so that the service has to wait for it soon.
     let socket = TcpSocket::new_v4().expect("no socket can be made");
     socket.set_recv_buffer_size(4_096).expect("the receive buffer can't be made small");
@@ -448,6 +453,41 @@ async fn a_subscriber_that_does_not_read_is_told_what_it_missed() {
     }
     assert_eq!(seen + missed, SESSIONS, "seen and missed are not all");
     assert!(missed > 0, "it read nothing, and missed nothing of {seen}");
+}
+
+#[tokio::test]
+async fn a_client_that_asks_too_often_is_told_when_to_come_again() {
+    let talk = Talk::start_with(&["--per-client", "5"]);
+    for left in (0..5).rev() {
+        let response = talk.get("/sessions/ada").await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        let fields = response.headers()["ratelimit"].to_str().expect("fields are ASCII");
+        assert!(fields.starts_with(&format!("\"client\";r={left};t=")), "{fields}");
+    }
+    // Another path, another connection.
+    let response = Talk { client: Client::new(), ..talk }.get("/stats").await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    let told: serde_json::Value = response.json().await.expect("a refusal is JSON");
+    let sentence = told["error"].as_str().expect("a refusal is a sentence");
+    assert!(sentence.starts_with("over the limit of 5 in 60s (client)"), "{sentence}");
+}
+
+#[tokio::test]
+async fn a_session_that_is_asked_for_too_often_leaves_others_alone() {
+    let talk = Talk::start_with(&["--per-session", "3"]);
+    assert_eq!(talk.put("/sessions/ada", "").await, StatusCode::CREATED);
+    assert_eq!(talk.get("/sessions/ada").await.status(), StatusCode::OK);
+    assert_eq!(talk.get("/sessions/ada/ttl").await.status(), StatusCode::OK);
+    let response = talk.get("/sessions/ada").await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    let policy = response.headers()["ratelimit-policy"].to_str().expect("fields are ASCII");
+    assert!(policy.contains("\"session\";q=3;w=60"), "{policy}");
+    assert!(response.headers().contains_key("retry-after"));
+    assert_eq!(talk.delete("/sessions/ada").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(talk.put("/sessions/grace", "").await, StatusCode::CREATED);
+    talk.stats_where(|stats| stats["limited"] == 2).await;
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ impl Buckets {
     }
 
     /// The age and the count of each bucket, the oldest first.
-    fn from_oldest(&self) -> impl Iterator<Item = (usize, u32)> {
+    fn oldest_first(&self) -> impl Iterator<Item = (usize, u32)> {
         (0..self.counts.len()).rev().map(|age| (age, self.counts.get(self.at_age(age))))
     }
 }
@@ -91,7 +91,7 @@ impl Algorithm for Buckets {
             return Ok(());
         }
         let mut excess = u64::from(self.used) + u64::from(cost) - u64::from(rule.quota);
-        let last = self.from_oldest().find(|(_, count)| {
+        let last = self.oldest_first().find(|(_, count)| {
             let is_enough = u64::from(*count) >= excess;
             excess = excess.saturating_sub(u64::from(*count));
             is_enough
@@ -131,7 +131,7 @@ impl Algorithm for Buckets {
             return Left { remaining: rule.quota, more_at: None };
         };
         let (mut used, mut more_at) = (self.used, None);
-        for (age, count) in self.from_oldest().filter(|(_, count)| *count > 0) {
+        for (age, count) in self.oldest_first().filter(|(_, count)| *count > 0) {
             let leaves = self.leaves(start, age);
             if !now.has_reached(leaves) {
                 more_at = Some(leaves);

@@ -42,6 +42,7 @@ pub(crate) struct Limiter<K, A, S> {
     limits: Box<[Limit]>,
     /// The limits as the window counts them.
     rules: Box<[Rule]>,
+    least_quota: u32,
     /// What keys beyond the bound share.
     overflow: Mutex<States<A>>,
     pub(super) waiting: Waiting<K, S>,
@@ -95,6 +96,7 @@ where
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
             rules: limits.iter().map(|limit| Rule::new(limit, window)).collect(),
+            least_quota: least_quota(&limits),
             overflow: Mutex::new(States::new(0, limits.len())),
             limits: limits.into(),
             waiting: Waiting::new(hasher),
@@ -122,26 +124,32 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let place = self.shared.store.place(key);
-        // The count of checks says whose turn it is: one counter does for both.
-        if self.counts[place.shard()].checks.load(Relaxed).is_multiple_of(TURN_EVERY) {
+        // The counts of checks say whose turn it is: they do for both.
+        let checks = self.counts[place.shard()].checks.load(Relaxed);
+        if (checks + self.overflow_counts.checks.load(Relaxed)).is_multiple_of(TURN_EVERY) {
             ready!(poll_budget(cx));
         }
-        Poll::Ready(match limits {
-            None => self.check_by(place, key, &self.rules, &self.limits, cost),
-            Some(limits) => {
-                let rules = self.rules_of(limits);
-                self.check_by(place, key, &rules, limits, cost)
+        let Some(limits) = limits else {
+            if cost == 0 || cost > self.least_quota {
+                ready!(poll_budget(cx));
+                return Poll::Ready(self.uncounted(place, &self.limits, cost));
             }
-        })
+            return Poll::Ready(self.check_by(place, key, &self.rules, &self.limits, cost));
+        };
+        if cost == 0 || cost > least_quota(limits) {
+            ready!(poll_budget(cx));
+            return Poll::Ready(self.uncounted(place, limits, cost));
+        }
+        Poll::Ready(self.check_by(place, key, &self.rules_of(limits), limits, cost))
     }
 
-    /// Charges `cost` to `key`, or tells when to come again.
-    pub(super) fn check<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
+    /// Charges one unit to `key`, or tells when to come again.
+    pub(super) fn check<Q>(&self, key: &Q) -> Result<Permit, Limited>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.check_by(self.shared.store.place(key), key, &self.rules, &self.limits, cost)
+        self.check_by(self.shared.store.place(key), key, &self.rules, &self.limits, 1)
     }
 
     pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
@@ -206,6 +214,7 @@ where
         stats
     }
 
+    /// For a cost that is not 0, and above no quota.
     #[inline(always)]
     fn check_by<Q>(
         &self,
@@ -219,12 +228,6 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        if cost == 0 || limits.is_empty() {
-            return Ok(self.nothing(place));
-        }
-        if let Some(limit) = rules.iter().position(|rule| rule.quota < cost) {
-            return Err(Limited { limit: limits[limit].clone(), cost, ready: None });
-        }
         let now = self.shared.clock.glance();
         let charge = |entry: &mut Entry<_>| self.charge(entry, place, rules, &now, cost);
         let charged = match self.shared.store.change_any(place, key, charge) {
@@ -357,15 +360,18 @@ where
         })
     }
 
-    /// What nothing was charged for.
+    /// What costs nothing, or more than a quota.
     #[cold]
-    fn nothing(&self, place: Place) -> Permit {
-        Permit {
-            limiter: self.registered.0,
-            hash: place.hash(),
-            state: None,
-            charges: PerLimit::Many([].into()),
-            remaining: u32::MAX,
+    fn uncounted(&self, place: Place, limits: &[Limit], cost: u32) -> Result<Permit, Limited> {
+        match limits.iter().find(|limit| limit.quota() < cost) {
+            Some(limit) => Err(Limited { limit: limit.clone(), cost, ready: None }),
+            None => Ok(Permit {
+                limiter: self.registered.0,
+                hash: place.hash(),
+                state: None,
+                charges: PerLimit::Many([].into()),
+                remaining: u32::MAX,
+            }),
         }
     }
 
@@ -441,4 +447,9 @@ impl Counts {
         bump(&self.checks, 1);
         bump(&self.denials, u64::from(denied));
     }
+}
+
+/// 0 where there are no limits: then nothing is counted.
+fn least_quota(limits: &[Limit]) -> u32 {
+    limits.iter().map(Limit::quota).min().unwrap_or(0)
 }

@@ -71,6 +71,9 @@ impl Permit {
     }
 
     pub(crate) fn refund_now(self) {
+        if self.charges.is_empty() {
+            return;
+        }
         let limiters = LIMITERS.read().unwrap_or_else(PoisonError::into_inner);
         let limiter = limiters.get(&self.limiter).and_then(Weak::upgrade);
         drop(limiters);

@@ -79,7 +79,7 @@ where
             },
         };
         loop {
-            let limited = match self.check(key, 1) {
+            let limited = match self.check(key) {
                 Ok(permit) => return Ok(permit),
                 Err(limited) => limited,
             };

@@ -70,9 +70,15 @@ pub(crate) struct Service {
 impl Service {
     /// Starts it, and waits for its first line.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts it with more arguments.
+    pub(crate) fn start_with(args: &[&str]) -> Self {
         let path = example("service");
         let mut child = Command::new(&path)
             .args(["--listen", "127.0.0.1:0"])
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,299 @@
+//! Checks beside governor's: `cargo bench --features axum --bench rate_limit` writes docs/rate-limit.md.
+//!
+//! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
+//! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+use std::{
+    convert::Infallible,
+    fmt::Write,
+    hint::black_box,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get};
+use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, Window};
+use governor::{DefaultKeyedRateLimiter, Quota};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tower::{Service, ServiceExt};
+use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
+
+const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
+const NAMES: &str = "| | governor | Log | Buckets(10) | Gcra |\n| --- | --- | --- | --- | --- |\n";
+
+/// How many keys are checked while others are forgotten.
+const READ: u64 = 1_000;
+
+/// How often what is measured is repeated, and how many calls that takes.
+#[derive(Clone, Copy)]
+struct Size {
+    rounds: usize,
+    calls: u64,
+    keys: u64,
+}
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let size = match quick {
+        true => Size { rounds: 3, calls: 20_000, keys: 20_000 },
+        false => Size { rounds: 15, calls: 200_000, keys: 1_000_000 },
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut page = String::from(
+        "# Rate limits beside governor\n\n\
+         Made by `cargo bench --features axum --bench rate_limit`: medians of rounds in which all take turns, \
+         on one machine in one run. What counts is the ratio to governor, in brackets. `u64` keys.\n\n\
+         ## Nanoseconds a check\n\n",
+    );
+    page += NAMES;
+    let hot = Limit::per_minute(1_000);
+    let few = Limit::per_hour(10);
+    row(&mut page, "allow, hot key", size, |of| {
+        runtime.block_on(of.time(&hot, size.calls, |i| i / 1_000))
+    });
+    row(&mut page, "deny, hot key", size, |of| runtime.block_on(of.time(&few, size.calls, |_| 7)));
+    let mut random = SmallRng::seed_from_u64(1);
+    let order: Vec<u64> = (0..2 * size.calls).map(|_| random.random_range(0..size.keys)).collect();
+    let fewer = Size { rounds: size.rounds / 3, ..size };
+    row(&mut page, "allow, 1 M random keys", fewer, |of| {
+        let filled = of.filled(&hot, size.keys, &runtime);
+        runtime.block_on(filled.checks(2 * size.calls, |i| order[i as usize]))
+    });
+    row(&mut page, "allow, one key, 2 threads", size, |of| {
+        let many = Limit::per_hour(1_000_000_000);
+        let subject = Arc::new(of.made(&many, &runtime));
+        let start = Instant::now();
+        let tasks = [(), ()].map(|()| {
+            let subject = subject.clone();
+            runtime.spawn(async move { subject.checks(size.calls / 2, |_| 7).await })
+        });
+        for task in tasks {
+            runtime.block_on(task).expect("no check panics");
+        }
+        start.elapsed().as_nanos() as f64 / size.calls as f64
+    });
+    page += &format!(
+        "\n\"Hot\" is a key that spends a quota of 1,000 a minute call by call, then the next; \"deny\" one \
+         that has spent its 10 an hour. A `Log` must know the time of each call to the nanosecond, and a \
+         reading of the precise clock is about half of what its calls cost; the others, and each denial, \
+         make do with the coarse clock where that decides, and are as exact.\n\
+         \n## Forgetting {} idle keys\n\n\
+         How long checks of other keys take meanwhile: by `retain_recent`, by a sweep.\n\n",
+        size.keys
+    );
+    page += &runtime.block_on(forgetting(size));
+    page += "\n## The axum layer\n\nNanoseconds a request through a `Router` of one route, no socket, at p50.\n\n";
+    page += &runtime.block_on(layers(size));
+    println!("{page}");
+    if !quick {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rate-limit.md");
+        std::fs::write(path, page).expect("docs/rate-limit.md can be written");
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Of {
+    Governor,
+    Fleeting(Window),
+}
+
+enum Subject {
+    Governor(DefaultKeyedRateLimiter<u64>),
+    Fleeting(RateLimiter<u64>),
+}
+
+impl Of {
+    /// On the runtime, which a limiter needs.
+    fn made(self, limit: &Limit, runtime: &tokio::runtime::Runtime) -> Subject {
+        let _inside = runtime.enter();
+        self.make(limit)
+    }
+
+    fn make(self, limit: &Limit) -> Subject {
+        match self {
+            Of::Governor => {
+                let quota = NonZeroU32::new(limit.quota()).expect("a quota");
+                let step = limit.per() / limit.quota();
+                let quota = Quota::with_period(step).expect("longer than zero").allow_burst(quota);
+                Subject::Governor(DefaultKeyedRateLimiter::keyed(quota))
+            }
+            Of::Fleeting(window) => {
+                let builder = RateLimiter::builder().limit(limit.clone()).max_keys(2_000_000);
+                Subject::Fleeting(builder.window(window).build())
+            }
+        }
+    }
+
+    fn filled(self, limit: &Limit, keys: u64, runtime: &tokio::runtime::Runtime) -> Subject {
+        let subject = self.made(limit, runtime);
+        runtime.block_on(subject.checks(keys, |i| i));
+        subject
+    }
+
+    async fn time(self, limit: &Limit, calls: u64, key: impl Fn(u64) -> u64) -> f64 {
+        self.make(limit).checks(calls, key).await
+    }
+}
+
+impl Subject {
+    /// Nanoseconds a check.
+    async fn checks(&self, calls: u64, key: impl Fn(u64) -> u64) -> f64 {
+        let start = Instant::now();
+        match self {
+            Subject::Governor(limiter) => {
+                for i in 0..calls {
+                    black_box(limiter.check_key(&key(i)).is_ok());
+                }
+            }
+            Subject::Fleeting(limiter) => {
+                for i in 0..calls {
+                    black_box(limiter.check(&key(i)).await.is_ok());
+                }
+            }
+        }
+        start.elapsed().as_nanos() as f64 / calls as f64
+    }
+}
+
+fn row(page: &mut String, name: &str, size: Size, time: impl Fn(Of) -> f64) {
+    let all = [Of::Governor].into_iter().chain(WINDOWS.map(Of::Fleeting));
+    let mut figures: Vec<Vec<f64>> = vec![Vec::new(); 4];
+    for _ in 0..size.rounds {
+        all.clone().zip(&mut figures).for_each(|(of, figures)| figures.push(time(of)));
+    }
+    let figures: Vec<f64> = figures.into_iter().map(median).collect();
+    write!(page, "| {name} | {:.0} |", figures[0]).expect("a string takes all");
+    for figure in &figures[1..] {
+        write!(page, " {figure:.0} ({:.2}) |", figure / figures[0]).expect("a string takes all");
+    }
+    page.push('\n');
+    eprintln!("{name}: {figures:.1?}");
+}
+
+/// How late checks of some keys are while all others are forgotten.
+async fn forgetting(size: Size) -> String {
+    let mut page = String::from("| | p99.9 | worst |\n| --- | --- | --- |\n");
+    let window = Duration::from_secs(2);
+    let limit = Limit::new(10, window);
+    let all = [Of::Governor].into_iter().chain(WINDOWS.map(Of::Fleeting));
+    let mut figures: Vec<[Vec<f64>; 2]> = vec![Default::default(); 4];
+    for _ in 0..size.rounds / 3 {
+        for (of, [high, worst]) in all.clone().zip(&mut figures) {
+            let subject = Arc::new(of.make(&limit));
+            let start = Instant::now();
+            subject.checks(size.keys, |i| i + READ).await;
+            tokio::time::sleep(window.saturating_sub(start.elapsed())).await;
+            let stop = Arc::new(AtomicBool::new(false));
+            let reader = {
+                let (subject, stop) = (subject.clone(), stop.clone());
+                let handle = tokio::runtime::Handle::current();
+                thread::spawn(move || latencies(&handle, &subject, &stop))
+            };
+            match &*subject {
+                Subject::Governor(limiter) => {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    limiter.retain_recent();
+                }
+                Subject::Fleeting(limiter) => {
+                    while limiter.stats().keys > READ as usize {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+            stop.store(true, Relaxed);
+            let mut latencies = reader.join().expect("it only checks");
+            latencies.sort_unstable();
+            high.push(latencies[latencies.len() * 999 / 1_000] as f64 / 1e3);
+            worst.push(latencies[latencies.len() - 1] as f64 / 1e3);
+        }
+    }
+    for (of, [high, worst]) in all.zip(figures) {
+        let name = match of {
+            Of::Governor => "governor".to_owned(),
+            Of::Fleeting(window) => format!("{window:?}"),
+        };
+        let (high, worst) = (median(high), median(worst));
+        eprintln!("forgetting, {name}: {high:.1} {worst:.0}");
+        writeln!(page, "| {name} | {high:.1} µs | {worst:.0} µs |").expect("a string takes all");
+    }
+    page
+}
+
+fn latencies(handle: &tokio::runtime::Handle, subject: &Subject, stop: &AtomicBool) -> Vec<u64> {
+    let mut latencies = Vec::with_capacity(20_000_000);
+    handle.block_on(async {
+        for key in (0..READ).cycle() {
+            let start = Instant::now();
+            match subject {
+                Subject::Governor(limiter) => drop(black_box(limiter.check_key(&key))),
+                Subject::Fleeting(limiter) => drop(black_box(limiter.check(&key).await)),
+            }
+            latencies.push(start.elapsed().as_nanos() as u64);
+            if stop.load(Relaxed) || latencies.len() == latencies.capacity() {
+                break;
+            }
+        }
+    });
+    latencies
+}
+
+/// The same route bare, behind our layer, and behind tower-governor's.
+async fn layers(size: Size) -> String {
+    let route = || Router::new().route("/", get(async || "hello"));
+    let limiter =
+        RateLimiter::builder().limit(Limit::per_hour(1_000_000_000)).window(Window::Gcra).build();
+    let governor = GovernorConfigBuilder::default()
+        .period(Duration::from_nanos(1))
+        .burst_size(1_000_000_000)
+        .use_headers()
+        .finish()
+        .expect("a quota");
+    let mut routers = [
+        route(),
+        route().layer(RateLimitLayer::by::<ClientIp>(limiter)),
+        route().layer(GovernorLayer::new(governor)),
+    ];
+    let mut figures: [Vec<f64>; 3] = [vec![], vec![], vec![]];
+    for _ in 0..size.calls / 2 {
+        for (router, figures) in routers.iter_mut().zip(&mut figures) {
+            figures.push(request(router).await);
+        }
+    }
+    let [bare, ours, theirs] = figures.map(median);
+    format!(
+        "| | a request | over the bare route |\n| --- | --- | --- |\n\
+         | the bare route | {bare:.0} | |\n\
+         | fleeting, with all fields | {ours:.0} | {:.0} |\n\
+         | tower-governor, with its fields | {theirs:.0} | {:.0} |\n",
+        ours - bare,
+        theirs - bare
+    )
+}
+
+async fn request(router: &mut Router) -> f64 {
+    let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1_234);
+    let mut request = Request::builder().uri("/").body(Body::empty()).expect("a request");
+    request.extensions_mut().insert(ConnectInfo(peer));
+    let start = Instant::now();
+    let router: Result<&mut Router, Infallible> = ServiceExt::<Request<Body>>::ready(router).await;
+    let response = router.expect("a router is ready").call(request).await.expect("no error");
+    let elapsed = start.elapsed().as_nanos() as f64;
+    assert_eq!(response.status(), 200);
+    elapsed
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

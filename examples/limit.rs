@@ -1,0 +1,109 @@
+//! Rate limits in an axum service, three ways: in a handler, as a layer, by plan.
+//!
+//! ```text
+//! cargo run --example limit -- --listen 127.0.0.1:3000
+//! ```
+//!
+//! It prints its address and a `curl` line for each way. Behind a proxy, name the proxy's network:
+//! `--trust 10.0.0.0/8`. Then the clients are those of `X-Forwarded-For`, else those of the sockets.
+
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    sync::Arc,
+};
+
+use axum::{
+    Router,
+    extract::Path,
+    http::{Method, request::Parts},
+    routing::get,
+};
+use clap::Parser;
+use tokio::net::TcpListener;
+
+use fleeting::{Limit, Limited, RateLimitLayer, RateLimiter, TrustedProxies};
+
+/// Rate limits in an axum service.
+#[derive(Parser)]
+struct Args {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:3000", value_name = "ADDR")]
+    listen: String,
+    /// A network of proxies that may say who the client is.
+    #[arg(long, value_name = "NETWORK")]
+    trust: Vec<String>,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let trusted = TrustedProxies::new(&args.trust)?;
+    let listener = TcpListener::bind(&args.listen)
+        .await
+        .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
+    greet(listener.local_addr()?)?;
+
+    let app = Router::new()
+        .merge(in_a_handler())
+        .merge(by_plan())
+        // Around the other two, so that a request is charged to its address first.
+        .layer(as_a_layer(trusted));
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+/// Two letters a minute to each user; the handler decides what is charged, and to whom.
+fn in_a_handler() -> Router {
+    let letters =
+        RateLimiter::<String>::builder().limit(Limit::per_minute(2).named("letters")).build();
+    let send = async move |Path(user): Path<String>| -> Result<String, Limited> {
+        let permit = letters.check(&user).await?;
+        if user == "nobody" {
+            // Nothing was sent, so nothing is charged.
+            permit.refund().await;
+            return Ok("there is nobody to write to\n".to_owned());
+        }
+        Ok(format!("a letter to {user}, {} more this minute\n", permit.remaining()))
+    };
+    Router::new().route("/letters/{user}", get(send))
+}
+
+/// All that the service does, by the client's address: in bursts, and over an hour.
+fn as_a_layer(trusted: TrustedProxies) -> RateLimitLayer<fleeting::ClientIp> {
+    let requests = RateLimiter::builder()
+        .limit(Limit::per_second(20).named("burst"))
+        .limit(Limit::per_hour(1_000).named("hourly"))
+        .build();
+    RateLimitLayer::by_ip(requests, trusted).skip(|request| request.method == Method::OPTIONS)
+}
+
+/// Reports by token; who pays gets more of them.
+fn by_plan() -> Router {
+    let free = Limit::per_minute(1).named("free");
+    let paid: Arc<[Limit]> = [Limit::per_minute(5).named("paid")].into();
+    let reports = RateLimiter::<String>::builder().limit(free).build();
+    let layer = RateLimitLayer::new(reports, |request| Some(token(request).to_owned()))
+        // A real service asks its sessions.
+        .limits(move |_, token| token.starts_with("paid-").then(|| paid.clone()))
+        .cost(|request| if request.uri.query() == Some("long") { 2 } else { 1 });
+    Router::new().route("/reports", get("a report\n")).route_layer(layer)
+}
+
+/// All who have no token share one key.
+fn token(request: &Parts) -> &str {
+    request.headers.get("x-token").and_then(|token| token.to_str().ok()).unwrap_or_default()
+}
+
+/// All at once, so that who reads the first line can close the pipe.
+fn greet(address: SocketAddr) -> io::Result<()> {
+    let greeting = format!(
+        "http://{address}\n\
+         for i in 1 2 3; do curl -i 'http://{address}/letters/ada'; done\n\
+         for i in 1 2; do curl -i -H 'x-token: free-1' 'http://{address}/reports'; done\n\
+         for i in 1 2 3; do curl -i -H 'x-token: paid-1' 'http://{address}/reports?long'; done\n"
+    );
+    let mut out = io::stdout().lock();
+    out.write_all(greeting.as_bytes())?;
+    out.flush()
+}

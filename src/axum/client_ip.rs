@@ -1,0 +1,343 @@
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    iter,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use ::axum::{
+    extract::{ConnectInfo, FromRequestParts, connect_info::MockConnectInfo},
+    http::{HeaderMap, HeaderName, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use ipnet::{IpNet, Ipv4Net};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Who a request is from: an IPv4 address, or the network of an IPv6 one.
+///
+/// It is a key for a [`RateLimiter`](crate::RateLimiter), and an extractor. Two are equal where their
+/// networks are: all of an IPv4 address, but only the [prefix](TrustedProxies::ipv6_prefix) of an IPv6
+/// one, 64 bits by default, as who has one address of such a network has all of them. An IPv4 address that
+/// is mapped into IPv6 is the IPv4 address. Shown is the network, `192.0.2.1` or `2001:db8:0:1::/64`.
+///
+/// The extractor takes the address of the connection's peer. Only where an outer layer
+/// `Extension(TrustedProxies)` trusts the peer, it takes what that writes of the client: see
+/// [`TrustedProxies`].
+///
+/// # Errors
+///
+/// [`ClientIpRejection`] where the peer is unknown, as the router is not served by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. In tests, axum's `MockConnectInfo` does, too.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
+/// use fleeting::{ClientIp, Limit, Limited, RateLimiter};
+/// use std::net::SocketAddr;
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+/// let handler = async move |client: ClientIp| -> Result<String, Limited> {
+///     limiter.check(&client).await?;
+///     Ok(client.to_string())
+/// };
+/// let app = Router::new()
+///     .route("/", get(handler))
+///     .layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1337))));
+///
+/// let first = app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+/// assert_eq!(first.status(), 200);
+/// let second = app.oneshot(Request::new(Body::empty())).await.unwrap();
+/// assert_eq!(second.status(), 429);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ClientIp {
+    addr: IpAddr,
+    /// How many bits of the address tell clients apart.
+    prefix: u8,
+}
+
+/// The proxies whose word counts, and which of their fields has it. A cheap clone.
+///
+/// A proxy adds the address that it was asked from at the right end of `X-Forwarded-For` or, with
+/// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). All to the left of it came with the
+/// request, so anybody can have written it. The client is found from the right: as long as an address is
+/// a trusted proxy's, the next one to the left counts, over all lines of the field. The first that is not
+/// is the client. At what is no address (`unknown`, `_hidden`, nonsense) the search ends, and the last
+/// address before it is taken.
+///
+/// The field of a peer that is not trusted is not looked at.
+///
+/// # Which proxies to trust
+///
+/// Those of your own, by the addresses from which they connect. In a network that is trusted everybody can
+/// claim to be anybody; with `0.0.0.0/0` that is the whole world.
+///
+/// # Which field
+///
+/// Only the one that your proxies write. They pass on the other as it came, so it is never looked at, and
+/// who adds it gains nothing. But nothing here can know what your proxies do: where they write `Forwarded`
+/// alone, say so by [`forwarded`](TrustedProxies::forwarded), or clients choose their own address.
+///
+/// # Examples
+///
+/// ```
+/// use axum::http::HeaderMap;
+/// use fleeting::TrustedProxies;
+///
+/// let trusted = TrustedProxies::new(["10.0.0.0/8", "::1"])?;
+/// let mut headers = HeaderMap::new();
+/// headers.append("x-forwarded-for", "203.0.113.7, 198.51.100.2, 10.1.1.1".parse()?);
+///
+/// // The client wrote 203.0.113.7 itself.
+/// let client = trusted.client_ip("10.2.2.2".parse()?, &headers);
+/// assert_eq!(client.to_string(), "198.51.100.2");
+/// // No proxy of ours: the field is not looked at.
+/// let client = trusted.client_ip("192.0.2.1".parse()?, &headers);
+/// assert_eq!(client.to_string(), "192.0.2.1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing until a request is asked about"]
+pub struct TrustedProxies {
+    networks: Arc<[IpNet]>,
+    forwarded: bool,
+    ipv6_prefix: u8,
+}
+
+/// A text that is neither an address nor a network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is neither an address nor a network")]
+pub struct BadNetwork {
+    text: String,
+}
+
+/// Nothing tells who the peer of a request is. As a response it is a 500: the server is set up wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the peer's address is unknown, serve the router by \
+     `into_make_service_with_connect_info::<SocketAddr>()`"
+)]
+#[non_exhaustive]
+pub struct ClientIpRejection;
+
+impl ClientIp {
+    /// The address itself, of which only the network counts.
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// What tells clients apart.
+    fn network(&self) -> (IpAddr, u8) {
+        match self.addr {
+            IpAddr::V4(_) => (self.addr, 32),
+            IpAddr::V6(addr) => {
+                let host_bits = u32::from(128 - self.prefix);
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                (Ipv6Addr::from_bits(addr.to_bits() & mask).into(), self.prefix)
+            }
+        }
+    }
+}
+
+impl PartialEq for ClientIp {
+    fn eq(&self, other: &Self) -> bool {
+        self.network() == other.network()
+    }
+}
+
+impl Eq for ClientIp {}
+
+impl Hash for ClientIp {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.network().hash(state);
+    }
+}
+
+impl fmt::Display for ClientIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.network() {
+            (addr @ IpAddr::V4(_), _) => addr.fmt(f),
+            (addr, prefix) => write!(f, "{addr}/{prefix}"),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
+    type Rejection = ClientIpRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ClientIpRejection> {
+        match parts.extensions.get::<TrustedProxies>() {
+            Some(trusted) => trusted.client_of(parts),
+            None => TrustedProxies::none().client_of(parts),
+        }
+    }
+}
+
+impl TrustedProxies {
+    /// None: the client is the peer.
+    pub fn none() -> Self {
+        Self { networks: [].into(), forwarded: false, ipv6_prefix: 64 }
+    }
+
+    /// Those of these networks, such as `10.0.0.0/8`, and with these addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`BadNetwork`] with the first text that is neither.
+    pub fn new<T: AsRef<str>>(networks: impl IntoIterator<Item = T>) -> Result<Self, BadNetwork> {
+        let network = |text: T| {
+            let text = text.as_ref().trim();
+            network(text).ok_or_else(|| BadNetwork { text: text.to_owned() })
+        };
+        let networks = networks.into_iter().map(network).collect::<Result<_, _>>()?;
+        Ok(Self { networks, ..Self::none() })
+    }
+
+    /// Whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: they write `X-Forwarded-For`.
+    pub fn forwarded(mut self, forwarded: bool) -> Self {
+        self.forwarded = forwarded;
+        self
+    }
+
+    /// How many bits of an IPv6 address are the client's network. Defaults to 64, the least that a client
+    /// is given; many have 56 or 48.
+    ///
+    /// # Panics
+    ///
+    /// Where `bits` is above 128.
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        assert!(bits <= 128, "ipv6_prefix must be 0 to 128, got {bits}");
+        self.ipv6_prefix = bits;
+        self
+    }
+
+    /// Who a request with these headers is from that `peer` has sent.
+    pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
+        let mut addr = peer.to_canonical();
+        let mut claims = self.claims(headers);
+        while self.trusts(addr)
+            && let Some(Some(claim)) = claims.next()
+        {
+            addr = claim;
+        }
+        ClientIp { addr, prefix: self.ipv6_prefix }
+    }
+
+    pub(super) fn client_of(&self, parts: &Parts) -> Result<ClientIp, ClientIpRejection> {
+        let real = parts.extensions.get().map(|ConnectInfo::<SocketAddr>(peer)| peer);
+        let mock = || parts.extensions.get().map(|MockConnectInfo::<SocketAddr>(peer)| peer);
+        let peer = real.or_else(mock).ok_or(ClientIpRejection)?;
+        Ok(self.client_ip(peer.ip(), &parts.headers))
+    }
+
+    fn trusts(&self, addr: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(&addr))
+    }
+
+    /// What the proxies say, the nearest first; `None` for what is no address.
+    fn claims(&self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
+        let name = if self.forwarded { header::FORWARDED } else { X_FORWARDED_FOR };
+        let claim = if self.forwarded { forwarded_for } else { address };
+        let lines = headers.get_all(name).iter().rev();
+        lines.flat_map(|line| from_right(line.as_bytes(), b',')).map(claim)
+    }
+}
+
+impl Default for TrustedProxies {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl IntoResponse for ClientIpRejection {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+fn network(text: &str) -> Option<IpNet> {
+    let network = match text.parse::<IpAddr>() {
+        Ok(addr) => IpNet::from(addr),
+        Err(_) => text.parse().ok()?,
+    };
+    // Addresses are looked at as IPv4 ones where they are such.
+    match (network, network.addr().to_canonical()) {
+        (IpNet::V6(mapped), IpAddr::V4(addr)) if mapped.prefix_len() >= 96 => {
+            Ipv4Net::new(addr, mapped.prefix_len() - 96).ok().map(IpNet::V4)
+        }
+        _ => Some(network),
+    }
+}
+
+/// The address in the parameter `for` of one element of `Forwarded`.
+fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    let mut values = from_right(element, b';').filter_map(|pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+        name.eq_ignore_ascii_case(b"for").then_some(value)
+    });
+    let value = values.next()?;
+    // No proxy writes two, so which one it meant is unknown.
+    if values.next().is_some() {
+        return None;
+    }
+    match value {
+        [b'"', quoted @ .., b'"'] => address(quoted),
+        bare => address(bare),
+    }
+}
+
+/// An address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?.trim_ascii();
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        return Some(addr.to_canonical());
+    }
+    let (addr, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (addr, port) = rest.split_once(']')?;
+            (IpAddr::V6(addr.parse().ok()?), port)
+        }
+        None => {
+            let (addr, port) = text.split_at(text.find(':')?);
+            (IpAddr::V4(addr.parse().ok()?), port)
+        }
+    };
+    let is_port = |port: &str| port.starts_with('_') || port.parse::<u16>().is_ok();
+    let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    is_whole.then(|| addr.to_canonical())
+}
+
+/// The parts between separators outside of quotes, the last one first.
+///
+/// What a client wrote is to the left. So it is read from the right: from the left, a quote that the client
+/// opened would swallow what a proxy wrote.
+fn from_right(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(text);
+    iter::from_fn(move || {
+        let text = rest?;
+        let Some(at) = last_unquoted(text, separator) else { return rest.take() };
+        rest = Some(&text[..at]);
+        Some(&text[at + 1..])
+    })
+}
+
+fn last_unquoted(text: &[u8], separator: u8) -> Option<usize> {
+    let mut quoted = false;
+    text.iter().enumerate().rev().find_map(|(at, &byte)| {
+        if byte == b'"' && !ends_in_escape(&text[..at]) {
+            quoted = !quoted;
+        }
+        (byte == separator && !quoted).then_some(at)
+    })
+}
+
+fn ends_in_escape(text: &[u8]) -> bool {
+    text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}

@@ -1,0 +1,66 @@
+use std::time::Duration;
+
+use ::axum::{
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use super::{
+    Headers,
+    headers::{Field, policy_name, whole_seconds},
+};
+use crate::{Limit, Limited};
+
+/// 429, with the fields of [`Headers::Draft11`] for the limit that denied, and a body: see
+/// [`fleeting::axum`](crate::axum).
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl IntoResponse for Limited {
+    fn into_response(self) -> Response {
+        let denial = Denial::of(&self);
+        let mut response = denial.problem();
+        Headers::Draft11.replace(&[Field::denied(&denial)], response.headers_mut());
+        response
+    }
+}
+
+/// A denial at one moment, so that all that tells of it agrees.
+pub(super) struct Denial<'a> {
+    pub(super) limit: &'a Limit,
+    pub(super) cost: u32,
+    /// `None` where no wait helps.
+    pub(super) wait: Option<Duration>,
+}
+
+impl<'a> Denial<'a> {
+    pub(super) fn of(limited: &'a Limited) -> Self {
+        let wait = limited.ready_at().map(|_| limited.retry_after());
+        Self { limit: limited.limit(), cost: limited.cost(), wait }
+    }
+
+    /// The answer, without fields that tell of limits.
+    pub(super) fn problem(&self) -> Response {
+        let mut body = json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": StatusCode::TOO_MANY_REQUESTS.as_u16(),
+            "violated-policies": [policy_name(self.limit)],
+        });
+        if let Some(wait) = self.wait {
+            let milliseconds = wait.as_nanos().div_ceil(1_000_000).max(1);
+            body["retry_after_ms"] = u64::try_from(milliseconds).unwrap_or(u64::MAX).into();
+        }
+        let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
+        let mut response =
+            (StatusCode::TOO_MANY_REQUESTS, content_type, body.to_string()).into_response();
+        self.retry_after(response.headers_mut());
+        response
+    }
+
+    /// Says when to come again, unless that is said already.
+    pub(super) fn retry_after(&self, headers: &mut HeaderMap) {
+        if let Some(wait) = self.wait {
+            headers.entry(header::RETRY_AFTER).or_insert_with(|| whole_seconds(wait).into());
+        }
+    }
+}

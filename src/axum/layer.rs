@@ -1,0 +1,278 @@
+use std::{fmt, ops::ControlFlow, sync::Arc};
+
+use ::axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use tower_layer::Layer;
+
+use super::{
+    ClientIp, Headers, RateLimit, TrustedProxies,
+    key::{KeyOf, OfRequest},
+};
+use crate::{DefaultHasher, Limit, Limited, RateLimiter};
+
+/// A tower layer that limits how many requests of each key pass.
+///
+/// All clones, all services that they make and all connections count on the one [`RateLimiter`]. What is
+/// denied is answered by the layer, as [`fleeting::axum`](crate::axum) says, and doesn't reach the service;
+/// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
+/// routers among them, whose answers have bodies that can be made of axum's `Bytes`, as its `Body` and
+/// http-body-util's `Full<Bytes>`. The service's errors stay as they are.
+///
+/// # Where to put it
+///
+/// - Inside of CORS (a `CorsLayer` is added after it). Then preflights are answered before they are
+///   counted, and a script may read a denial; its fields only where CORS exposes them. Where the layer has
+///   to stand outside, let [`skip`](RateLimitLayer::skip) pass `OPTIONS`.
+/// - Inside of what finds out who the user is, where the key is the user.
+/// - Outside of what is costly: what reads the body, compresses, or asks a database.
+/// - In axum, `Router::layer` also counts requests to paths that there are not; `Router::route_layer` only
+///   those that a route takes.
+///
+/// Where there are two layers, one inside of the other, a request is charged to the outer one also where the
+/// inner one denies it. Several limits in one limiter are charged together, or not at all.
+///
+/// # Cost
+///
+/// A check, a look at what is left for the fields (not with [`Headers::None`]), and a box for the future.
+///
+/// # Keys
+///
+/// A key that is a `String` of more than 256 bytes is counted by its first 256 and a hash of all of it: no
+/// request can fill the memory by a long key, and two of them share no quota (but only the layer can name
+/// them: a [`peek`](RateLimiter::peek) at the whole key finds nothing). How long other keys get is up to you.
+/// How many there are is bounded by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+///
+/// # Cancel safety
+///
+/// A request that is dropped before it was checked is not charged, after that it is.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, body::Body, http::Request, routing::get};
+/// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(1).named("minute")).build();
+/// let by_token = RateLimitLayer::new(limiter, |request| {
+///     Some(request.headers.get("x-token")?.to_str().ok()?.to_owned())
+/// });
+/// let app = Router::new().route("/", get("hello")).layer(by_token);
+/// let ask = |token| {
+///     app.clone().oneshot(Request::get("/").header("x-token", token).body(Body::empty()).unwrap())
+/// };
+///
+/// let first = ask("ada").await.unwrap();
+/// assert_eq!(first.headers()["ratelimit-policy"], r#""minute";q=1;w=60"#);
+/// assert_eq!(first.headers()["ratelimit"], r#""minute";r=0;t=60"#);
+/// assert_eq!(ask("ada").await.unwrap().status(), 429);
+/// assert_eq!(ask("grace").await.unwrap().status(), 200);
+/// # }
+/// ```
+#[must_use = "a layer does nothing until it is put around a service"]
+pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
+
+/// What a layer and its services share.
+pub(super) struct Settings<K, S> {
+    pub(super) limiter: RateLimiter<K, S>,
+    pub(super) key: KeyOf<K>,
+    pub(super) skip: Option<OfRequest<bool>>,
+    pub(super) cost: Option<OfRequest<u32>>,
+    pub(super) limits: Option<LimitsOf<K>>,
+    pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
+    pub(super) on_limited: Option<AnswerTo>,
+    pub(super) shadow: bool,
+    pub(super) headers: Headers,
+}
+
+type LimitsOf<K> = Arc<dyn Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync>;
+
+type AnswerTo = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
+
+impl<S> RateLimitLayer<(), S> {
+    /// By what `E` extracts from a request, as it would for a handler: `RateLimitLayer::by::<ClientIp>(..)`.
+    /// A request of which it extracts nothing gets its rejection for an answer.
+    ///
+    /// [`ClientIp`] is found with the [`TrustedProxies`] of an `Extension` layer outside of this one; without
+    /// such it is the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
+    pub fn by<E>(limiter: RateLimiter<E, S>) -> RateLimitLayer<E, S>
+    where
+        E: FromRequestParts<()> + 'static,
+    {
+        RateLimitLayer::with_key(limiter, KeyOf::extracted())
+    }
+}
+
+impl<S> RateLimitLayer<ClientIp, S> {
+    /// By the client's address, behind the proxies that are trusted.
+    ///
+    /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`; else each request
+    /// is answered by a 500 that says so.
+    ///
+    /// ```
+    /// # use std::net::SocketAddr;
+    /// # use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?;
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by_ip(limiter, trusted));
+    /// # let app = app.layer(MockConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1337))));
+    /// # let ask = |client| {
+    /// #     let request = Request::get("/").header("x-forwarded-for", client);
+    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
+    /// # };
+    /// # assert_eq!(ask("192.0.2.1").await?.status(), 200);
+    /// # assert_eq!(ask("203.0.113.9, 192.0.2.1").await?.status(), 429);
+    /// # assert_eq!(ask("192.0.2.2").await?.status(), 200);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_ip(limiter: RateLimiter<ClientIp, S>, trusted: TrustedProxies) -> Self {
+        let find = move |parts: &Parts| match trusted.client_of(parts) {
+            Ok(client) => ControlFlow::Continue(Some(client)),
+            Err(rejection) => ControlFlow::Break(rejection.into_response()),
+        };
+        Self::with_key(limiter, KeyOf::Request(Arc::new(find)))
+    }
+}
+
+impl<K, S> RateLimitLayer<K, S> {
+    /// By what `key` makes of a request. One for which it makes `None` is not limited.
+    pub fn new(
+        limiter: RateLimiter<K, S>,
+        key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
+        Self::with_key(limiter, KeyOf::Request(Arc::new(find)))
+    }
+
+    /// How many units a request costs. One that costs 0 passes. Defaults to 1.
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        self.settings().cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Which requests are not limited: health checks, preflights. Defaults to none.
+    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.settings().skip = Some(Arc::new(skip));
+        self
+    }
+
+    /// Which limits a request is held to, for plans and tiers; `None` for the limiter's own. Defaults to
+    /// those for all. As in [`check_with`](RateLimiter::check_with), a key whose plan changes keeps what it
+    /// has in use.
+    pub fn limits(
+        mut self,
+        limits: impl Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings().limits = Some(Arc::new(limits));
+        self
+    }
+
+    /// Counts, but denies nothing and tells clients nothing: to try limits out. What would have been denied
+    /// is a debug event of tracing, and counts in [`stats`](RateLimiter::stats). Defaults to off.
+    pub fn shadow(mut self) -> Self {
+        self.settings().shadow = true;
+        self
+    }
+
+    /// The answer to a request that is denied. Defaults to what [`Limited`] is as a response.
+    ///
+    /// Its body is read to the end before it is sent. The layer adds `Retry-After` where it has none, and the
+    /// fields of [`headers`](RateLimitLayer::headers).
+    pub fn on_limited<A: IntoResponse>(
+        mut self,
+        answer: impl Fn(&Limited, &Parts) -> A + Send + Sync + 'static,
+    ) -> Self {
+        let answer = move |limited: &Limited, parts: &Parts| answer(limited, parts).into_response();
+        self.settings().on_limited = Some(Arc::new(answer));
+        self
+    }
+
+    /// Which answers are charged for, by their status: failed logins alone, or successes. Defaults to all.
+    ///
+    /// Each request is charged before it goes on, and what it was charged comes back where `charge_when` says
+    /// no to its answer. So a quota also bounds how many may be under way at a time. A request that is never
+    /// answered, as the service failed or the client hung up, stays charged: else hanging up just in time
+    /// would make every try free.
+    pub fn charge_when(
+        mut self,
+        charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings().charge_when = Some(Arc::new(charge_when));
+        self
+    }
+
+    /// Which fields tell clients of their limits. Defaults to [`Headers::Draft11`].
+    ///
+    /// Where a layer further in has set some, the draft's get more members; its legacy ones stay.
+    pub fn headers(mut self, headers: Headers) -> Self {
+        self.settings().headers = headers;
+        self
+    }
+
+    fn with_key(limiter: RateLimiter<K, S>, key: KeyOf<K>) -> Self {
+        Self(Arc::new(Settings {
+            limiter,
+            key,
+            skip: None,
+            cost: None,
+            limits: None,
+            charge_when: None,
+            on_limited: None,
+            shadow: false,
+            headers: Headers::default(),
+        }))
+    }
+
+    /// Its own, also where clones of it were made before.
+    fn settings(&mut self) -> &mut Settings<K, S> {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl<K, S> Clone for RateLimitLayer<K, S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K, S> fmt::Debug for RateLimitLayer<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RateLimitLayer").field(&self.0.limiter).finish()
+    }
+}
+
+impl<Inner, K, S> Layer<Inner> for RateLimitLayer<K, S> {
+    type Service = RateLimit<Inner, K, S>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        RateLimit::new(inner, self.0.clone())
+    }
+}
+
+impl<K, S> Clone for Settings<K, S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            key: self.key.clone(),
+            skip: self.skip.clone(),
+            cost: self.cost.clone(),
+            limits: self.limits.clone(),
+            charge_when: self.charge_when.clone(),
+            on_limited: self.on_limited.clone(),
+            shadow: self.shadow,
+            headers: self.headers,
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Who a request is from: the search through what proxies wrote, and what is equal.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, SocketAddr},
+};
+
+use axum::{
+    Extension,
+    extract::{ConnectInfo, FromRequestParts},
+    http::{HeaderMap, HeaderValue, Request, StatusCode},
+    response::IntoResponse,
+};
+use fleeting::{ClientIp, TrustedProxies};
+use proptest::prelude::*;
+
+/// Ours are 10.0.0.0/8 and fd00::/8, and the peer is one of them.
+const PEER: &str = "10.0.0.1";
+
+fn trusted() -> TrustedProxies {
+    TrustedProxies::new(["10.0.0.0/8", "fd00::/8"]).expect("they are networks")
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no address"))
+}
+
+fn headers(name: &'static str, lines: &[&[u8]]) -> HeaderMap {
+    let value = |line: &&[u8]| HeaderValue::from_bytes(line).expect("it can be a header");
+    lines.iter().map(|line| (name.parse().expect("it is a name"), value(line))).collect()
+}
+
+fn client(trusted: &TrustedProxies, peer: &str, headers: &HeaderMap) -> IpAddr {
+    trusted.client_ip(ip(peer), headers).addr()
+}
+
+#[test]
+fn x_forwarded_for_is_read_from_the_right() {
+    let table: &[(&[&[u8]], &str)] = &[
+        (&[], PEER),
+        (&[b"192.0.2.1"], "192.0.2.1"),
+        (&[b"203.0.113.1, 192.0.2.1"], "192.0.2.1"),
+        (&[b"203.0.113.1,192.0.2.1"], "192.0.2.1"),
+        (&[b"203.0.113.1, 192.0.2.1 , 10.9.9.9"], "192.0.2.1"),
+        (&[b"203.0.113.1, 192.0.2.1, 10.9.9.9,\t10.8.8.8"], "192.0.2.1"),
+        // Over all lines, and the last line is the nearest.
+        (&[b"203.0.113.1", b"192.0.2.1"], "192.0.2.1"),
+        (&[b"203.0.113.1", b"192.0.2.1", b"10.9.9.9"], "192.0.2.1"),
+        (&[b"192.0.2.1, 10.9.9.9", b"10.8.8.8"], "192.0.2.1"),
+        // Proxies only: the furthest.
+        (&[b"10.7.7.7, 10.8.8.8"], "10.7.7.7"),
+        // With ports, in all notations.
+        (&[b"192.0.2.1:8080"], "192.0.2.1"),
+        (&[b"2001:db8::1"], "2001:db8::1"),
+        (&[b"[2001:db8::1]"], "2001:db8::1"),
+        (&[b"[2001:db8::1]:8080"], "2001:db8::1"),
+        (&[b"192.0.2.1, fd00::7"], "192.0.2.1"),
+        (&[b"192.0.2.1, [fd00::7]:80"], "192.0.2.1"),
+        // IPv4 in IPv6 is IPv4, as a client and as a proxy.
+        (&[b"::ffff:192.0.2.1"], "192.0.2.1"),
+        (&[b"192.0.2.1, ::ffff:10.9.9.9"], "192.0.2.1"),
+        (&[b"192.0.2.1, [::ffff:10.9.9.9]:80"], "192.0.2.1"),
+        // Where it can't be read it ends.
+        (&[b"unknown"], PEER),
+        (&[b"192.0.2.1, unknown"], PEER),
+        (&[b"192.0.2.1, unknown, 10.9.9.9"], "10.9.9.9"),
+        (&[b"192.0.2.1, , 10.9.9.9"], "10.9.9.9"),
+        (&[b"192.0.2.1,"], PEER),
+        (&[b"192.0.2.1", b""], PEER),
+        (&[b"192.0.2.1, 10.9.9"], PEER),
+        (&[b"192.0.2.1, 10.9.9.256"], PEER),
+        (&[b"192.0.2.1, 010.9.9.9"], PEER),
+        (&[b"192.0.2.1, 10.9.9.9:99999"], PEER),
+        (&[b"192.0.2.1, 10.9.9.9:"], PEER),
+        (&[b"192.0.2.1, 10.9.9.9 10.8.8.8"], PEER),
+        (&[b"192.0.2.1, [fd00::7"], PEER),
+        (&[b"192.0.2.1, [fd00::7]80"], PEER),
+        (&[b"192.0.2.1, [10.9.9.9]"], PEER),
+        (&[b"192.0.2.1, fe80::1%eth0"], PEER),
+        (&[b"192.0.2.1, \xff"], PEER),
+        // What can't be read to the left of what was found changes nothing.
+        (&[b"\xff\xfe, 192.0.2.1"], "192.0.2.1"),
+        (&[b"\", 192.0.2.1"], "192.0.2.1"),
+        (&[b"\"", b"192.0.2.1"], "192.0.2.1"),
+        (&[b", , unknown, 192.0.2.1, 10.9.9.9"], "192.0.2.1"),
+    ];
+    for (lines, expected) in table {
+        let headers = headers("x-forwarded-for", lines);
+        assert_eq!(client(&trusted(), PEER, &headers), ip(expected), "{headers:?}");
+    }
+}
+
+#[test]
+fn forwarded_is_read_from_the_right() {
+    let table: &[(&[&[u8]], &str)] = &[
+        (&[], PEER),
+        (&[b"for=192.0.2.1"], "192.0.2.1"),
+        (&[b"For=192.0.2.1;proto=http;by=203.0.113.43"], "192.0.2.1"),
+        (&[b"proto=http; by=203.0.113.43; FOR = 192.0.2.1"], "192.0.2.1"),
+        (&[b"for=203.0.113.1, for=192.0.2.1"], "192.0.2.1"),
+        (&[b"for=203.0.113.1", b"for=192.0.2.1, for=10.9.9.9"], "192.0.2.1"),
+        (&[b"for=\"192.0.2.1\""], "192.0.2.1"),
+        (&[b"for=\"192.0.2.1:80\""], "192.0.2.1"),
+        (&[b"for=\"[2001:db8::1]\""], "2001:db8::1"),
+        (&[b"for=\"[2001:db8::1]:4711\""], "2001:db8::1"),
+        (&[b"for=\"[2001:db8::1]:_port\""], "2001:db8::1"),
+        (&[b"for=\"[::ffff:192.0.2.1]\""], "192.0.2.1"),
+        (&[b"for=192.0.2.1, for=\"[fd00::7]:80\";proto=https"], "192.0.2.1"),
+        // Commas, semicolons and escaped quotes in quotes are no separators.
+        (&[b"for=192.0.2.1;host=\"a, for=203.0.113.1\""], "192.0.2.1"),
+        (&[b"host=\"a;for=203.0.113.1;\";for=192.0.2.1"], "192.0.2.1"),
+        (&[b"for=192.0.2.1;host=\"a\\\", for=203.0.113.1, \\\"\""], "192.0.2.1"),
+        (&[b"for=192.0.2.1;host=\"a\\\\\", for=10.9.9.9"], "192.0.2.1"),
+        // Where it can't be read it ends.
+        (&[b"for=192.0.2.1, for=unknown"], PEER),
+        (&[b"for=192.0.2.1, for=_hidden"], PEER),
+        (&[b"for=192.0.2.1, for=\"_SEVKISEK\""], PEER),
+        (&[b"for=192.0.2.1, for=_hidden, for=10.9.9.9"], "10.9.9.9"),
+        (&[b"for=192.0.2.1, proto=http"], PEER),
+        (&[b"for=192.0.2.1, for=10.9.9.9;for=10.8.8.8"], PEER),
+        (&[b"for=192.0.2.1, for="], PEER),
+        (&[b"for=192.0.2.1, for=\""], PEER),
+        (&[b"for=192.0.2.1, for"], PEER),
+        (&[b"for=192.0.2.1, 10.9.9.9"], PEER),
+        (&[b"for=192.0.2.1,"], PEER),
+        // A quote that the client opened swallows nothing of what the proxy wrote.
+        (&[b"for=\"203.0.113.1, for=192.0.2.1"], "192.0.2.1"),
+        (&[b"for=\"203.0.113.1", b"for=192.0.2.1"], "192.0.2.1"),
+        (&[b"for=\"203.0.113.1, for=\"[2001:db8::1]:80\""], "2001:db8::1"),
+        (&[b"host=\"a\\, for=192.0.2.1, for=10.9.9.9"], "192.0.2.1"),
+        (&[b"\xff\"\\, for=192.0.2.1"], "192.0.2.1"),
+    ];
+    let trusted = trusted().forwarded(true);
+    for (lines, expected) in table {
+        let headers = headers("forwarded", lines);
+        assert_eq!(client(&trusted, PEER, &headers), ip(expected), "{headers:?}");
+    }
+}
+
+#[test]
+fn only_the_field_that_the_proxies_write_is_looked_at() {
+    let mut both = headers("x-forwarded-for", &[b"192.0.2.1"]);
+    both.extend(headers("forwarded", &[b"for=192.0.2.2"]));
+    assert_eq!(client(&trusted(), PEER, &both), ip("192.0.2.1"));
+    assert_eq!(client(&trusted().forwarded(true), PEER, &both), ip("192.0.2.2"));
+
+    let other = headers("forwarded", &[b"for=192.0.2.2"]);
+    assert_eq!(client(&trusted(), PEER, &other), ip(PEER));
+    let other = headers("x-forwarded-for", &[b"192.0.2.1"]);
+    assert_eq!(client(&trusted().forwarded(true), PEER, &other), ip(PEER));
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_is_the_client() {
+    let mut headers = headers("x-forwarded-for", &[b"192.0.2.1, 10.9.9.9"]);
+    headers.append("forwarded", HeaderValue::from_static("for=192.0.2.1"));
+    for peer in ["203.0.113.1", "11.0.0.1", "2001:db8::1", "::ffff:203.0.113.1"] {
+        let expected = ip(peer).to_canonical();
+        assert_eq!(client(&trusted(), peer, &headers), expected);
+        assert_eq!(client(&trusted().forwarded(true), peer, &headers), expected);
+        assert_eq!(client(&TrustedProxies::none(), peer, &headers), expected);
+        assert_eq!(client(&TrustedProxies::default(), peer, &headers), expected);
+    }
+    assert_eq!(client(&TrustedProxies::none(), PEER, &headers), ip(PEER));
+    assert_eq!(client(&trusted(), "::ffff:10.0.0.1", &headers), ip("192.0.2.1"));
+}
+
+#[test]
+fn networks_are_addresses_or_have_a_prefix() {
+    let headers = headers("x-forwarded-for", &[b"192.0.2.1"]);
+    let trusts = |network: &str, peer: &str| {
+        let trusted = TrustedProxies::new([network]).expect("it is a network");
+        client(&trusted, peer, &headers) == ip("192.0.2.1")
+    };
+    assert!(trusts("127.0.0.1", "127.0.0.1"));
+    assert!(!trusts("127.0.0.1", "127.0.0.2"));
+    assert!(trusts("::1", "::1"));
+    assert!(!trusts("::1", "::2"));
+    assert!(trusts(" 10.0.0.0/8 ", "10.255.255.255"));
+    assert!(trusts("10.1.2.3/8", "10.255.255.255"));
+    assert!(!trusts("10.0.0.0/8", "9.255.255.255"));
+    assert!(trusts("0.0.0.0/0", "203.0.113.1"));
+    assert!(!trusts("0.0.0.0/0", "2001:db8::1"));
+    assert!(!trusts("::/0", "203.0.113.1"));
+    assert!(trusts("::ffff:10.0.0.0/104", "10.255.255.255"));
+    assert!(trusts("::ffff:10.0.0.1", "10.0.0.1"));
+    assert!(!trusts("::ffff:10.0.0.1", "10.0.0.2"));
+
+    for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "example.org", "10.0.0.0/8,::1"] {
+        let error = TrustedProxies::new(["127.0.0.1", text]).expect_err("it is no network");
+        assert_eq!(error.to_string(), format!("{text:?} is neither an address nor a network"));
+    }
+}
+
+#[test]
+fn clients_are_equal_by_network() {
+    let none = HeaderMap::new();
+    let shown = |bits: u8, addr: &str| {
+        TrustedProxies::none().ipv6_prefix(bits).client_ip(ip(addr), &none).to_string()
+    };
+    assert_eq!(shown(64, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+    assert_eq!(shown(128, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2:3:4:5:6/128");
+    assert_eq!(shown(56, "2001:db8:1:2ff:3:4:5:6"), "2001:db8:1:200::/56");
+    assert_eq!(shown(1, "ffff::"), "8000::/1");
+    assert_eq!(shown(0, "ffff::"), "::/0");
+    assert_eq!(shown(0, "192.0.2.1"), "192.0.2.1");
+    assert_eq!(shown(8, "::ffff:192.0.2.1"), "192.0.2.1");
+
+    let find = |addr: &str| TrustedProxies::none().client_ip(ip(addr), &none);
+    let same = [find("2001:db8::1"), find("2001:db8::ffff:1:2:3"), find("2001:db8::")];
+    assert_eq!(HashSet::from(same).len(), 1);
+    let different = [
+        find("2001:db8::1"),
+        find("2001:db8:0:1::1"),
+        find("192.0.2.1"),
+        find("192.0.2.2"),
+        // Of the same bits, but not of the same networks.
+        find("::"),
+        find("0.0.0.0"),
+        TrustedProxies::none().ipv6_prefix(56).client_ip(ip("::"), &none),
+    ];
+    assert_eq!(HashSet::from(different).len(), different.len());
+    assert_eq!(find("192.0.2.1"), find("::ffff:192.0.2.1"));
+    assert_eq!(find("2001:db8::1").addr(), ip("2001:db8::1"));
+}
+
+#[test]
+#[should_panic = "ipv6_prefix must be 0 to 128, got 129"]
+fn a_prefix_has_at_most_128_bits() {
+    let _ = TrustedProxies::none().ipv6_prefix(129);
+}
+
+#[tokio::test]
+async fn as_an_extractor_it_takes_the_peer_and_the_extension() {
+    let extract = async |request: Request<()>| {
+        ClientIp::from_request_parts(&mut request.into_parts().0, &()).await
+    };
+    let request = || Request::builder().header("x-forwarded-for", "192.0.2.1");
+    let peer = ConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1)));
+
+    let client = extract(request().extension(peer).body(()).unwrap()).await.unwrap();
+    assert_eq!(client.addr(), ip(PEER));
+    let behind = request().extension(peer).extension(trusted()).body(()).unwrap();
+    assert_eq!(extract(behind).await.unwrap().addr(), ip("192.0.2.1"));
+
+    let rejection = extract(request().extension(trusted()).body(()).unwrap()).await.unwrap_err();
+    let response = rejection.into_response();
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&body);
+    assert!(text.contains("into_make_service_with_connect_info"), "{text}");
+    // It is what axum's layer adds.
+    let _: Extension<TrustedProxies> = Extension(trusted());
+}
+
+/// Pieces of which clients may make up a field.
+fn junk() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(b"10.9.9.9".to_vec()),
+        Just(b"203.0.113.9".to_vec()),
+        Just(b"for=".to_vec()),
+        Just(b"\"[fd00::1]:80\"".to_vec()),
+        prop::sample::select(b",;=\"\\ []:_%\xff".as_slice()).prop_map(|byte| vec![byte]),
+        prop::collection::vec(32..=126_u8, 0..4),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    /// Whatever a client sends, its own address is found, as the proxies wrote it.
+    #[test]
+    fn nothing_that_a_client_writes_changes_who_it_is(
+        lines in prop::collection::vec(junk(), 0..3),
+        own_line: bool,
+        second_proxy: bool,
+    ) {
+        for forwarded in [false, true] {
+            let address = |addr: &str| if forwarded { format!("for={addr}") } else { addr.into() };
+            let mut lines = lines.clone();
+            for addr in ["198.51.100.7"].into_iter().chain(second_proxy.then_some("10.2.2.2")) {
+                match lines.last_mut() {
+                    Some(line) if !own_line => {
+                        line.extend_from_slice(b", ");
+                        line.extend_from_slice(address(addr).as_bytes());
+                    }
+                    _ => lines.push(address(addr).into_bytes()),
+                }
+            }
+            let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
+            let name = if forwarded { "forwarded" } else { "x-forwarded-for" };
+            let headers = headers(name, &lines);
+            let found = client(&trusted().forwarded(forwarded), PEER, &headers);
+            prop_assert_eq!(found, ip("198.51.100.7"), "{:?}", headers);
+        }
+    }
+}
