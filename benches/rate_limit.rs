@@ -18,7 +18,7 @@ use std::{
 };
 
 use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get};
-use fleeting::{ClientIp, Limit, RateLimitLayer, RateLimiter, Window};
+use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies, Window};
 use governor::{DefaultKeyedRateLimiter, Quota};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tower::{Service, ServiceExt};
@@ -261,7 +261,7 @@ async fn layers(size: Size) -> String {
         .expect("a quota");
     let mut routers = [
         route(),
-        route().layer(RateLimitLayer::by::<ClientIp>(limiter)),
+        route().layer(RateLimitLayer::by_ip(limiter, TrustedProxies::none())),
         route().layer(GovernorLayer::new(governor)),
     ];
     let mut figures: [Vec<f64>; 3] = [vec![], vec![], vec![]];

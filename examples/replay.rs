@@ -1,5 +1,5 @@
-//! Replays the access log of a web server, with the log's own times as the time of two caches: one of
-//! its clients' sessions, one of their requests in the last minute.
+//! Replays the access log of a web server, with the log's own times as the time of a cache of its clients'
+//! sessions, and of a rate limiter that counts their requests in the last minute.
 //!
 //! ```text
 //! cargo run --example replay                           the excerpt that is shipped
@@ -13,6 +13,9 @@
 //!
 //! A session ends when its client has asked for nothing for 30 minutes, to the second: a request at
 //! exactly 30 minutes opens the next. What is malformed is counted and named, and stops nothing.
+//!
+//! Nobody is turned away: the log tells of requests that were answered. So the limiter has a quota that
+//! nobody reaches, and what a permit says is left of it tells how many requests its window holds.
 //!
 //! `data/access-excerpt.log` is the start of a log from Elastic's public examples
 //! (<https://github.com/elastic/examples>, Apache-2.0).
@@ -38,7 +41,7 @@ use tokio::{
     time::{Instant, advance},
 };
 
-use fleeting::Cache;
+use fleeting::{Cache, Limit, RateLimiter, Window};
 
 const EXCERPT: &[u8] = include_bytes!("data/access-excerpt.log");
 
@@ -220,37 +223,33 @@ impl Session {
     }
 }
 
-/// The sliding window of pyttl's TTLDict: a key with a TTL of a minute for each request. Those that
-/// live are the requests of the last minute.
+/// How many requests each client has made in the last minute, to the nanosecond: `Window::Log` counts
+/// exactly those of `(now - 1 min, now]`.
 struct Rates {
-    requests: Cache<(Client, u64), ()>,
-    /// For each client the number of its oldest live request, as last seen, and of its next.
-    numbers: Cache<Client, (u64, u64)>,
+    limiter: RateLimiter<Client>,
     /// The most requests in a minute, of the clients that passed the limit.
     over: BTreeMap<Client, u64>,
 }
 
 impl Rates {
     fn new() -> Self {
-        let requests = Cache::builder().name("requests").time_to_live(MINUTE).build();
-        let numbers = Cache::builder().name("numbers").time_to_live(MINUTE).build();
-        Self { requests, numbers, over: BTreeMap::new() }
+        let counts_all = Limit::new(u32::MAX, MINUTE);
+        let limiter = RateLimiter::builder()
+            .name("rates")
+            .window(Window::Log)
+            .limit(counts_all)
+            .max_keys(usize::MAX)
+            .build();
+        Self { limiter, over: BTreeMap::new() }
     }
 
     async fn request(&mut self, client: &Client) {
-        let key = |number| (client.clone(), number);
-        let (mut oldest, next) = self.numbers.get(client).await.unwrap_or_default();
-        // All live equally long, so what lives is a run of numbers. Each is stepped over once.
-        while oldest < next && !self.requests.contains_key(&key(oldest)).await {
-            oldest += 1;
-        }
-        self.requests.set(key(next), ()).await;
-        self.numbers.set(client.clone(), (oldest, next + 1)).await;
-
-        let live = next + 1 - oldest;
-        if live > LIMIT {
+        let permit = self.limiter.check(client).await;
+        let permit = permit.expect("nobody asks four billion times in a minute");
+        let in_a_minute = u64::from(u32::MAX - permit.remaining());
+        if in_a_minute > LIMIT {
             let most = self.over.entry(client.clone()).or_default();
-            *most = live.max(*most);
+            *most = in_a_minute.max(*most);
         }
     }
 

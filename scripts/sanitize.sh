@@ -30,7 +30,7 @@ target=target/asan
 mkdir -p "$target"
 unset CARGO_ENCODED_RUSTFLAGS # It would come before RUSTFLAGS.
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_TEST_DEBUG=line-tables-only
-reaching=(--lib --test verbs --test streams --test model)
+reaching=(--lib --test verbs --test streams --test model --test rate_limit)
 
 # A leak that must be found, so that finding none means something.
 cat >"$target/leak.rs" <<'RUST'

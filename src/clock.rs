@@ -98,6 +98,11 @@ impl Tick {
         self.0.get().saturating_sub(earlier.0.get())
     }
 
+    /// The inverse of [`nanoseconds`](Tick::nanoseconds).
+    pub(crate) fn from_nanoseconds(nanoseconds: u64) -> Tick {
+        Tick(NonZeroU64::new(nanoseconds).unwrap_or(NonZeroU64::MIN))
+    }
+
     /// Nanoseconds since a beginning that all ticks of a clock share.
     #[inline]
     pub(crate) fn nanoseconds(self) -> u64 {
@@ -189,9 +194,10 @@ impl Clock {
         Tick(tick.expect("the machine has not run for five centuries"))
     }
 
-    #[cfg(all(test, shuttle))]
+    /// The tick of `instant`, or the last one where it is too far ahead to be counted.
+    #[inline]
     pub(crate) fn tick_of(&self, instant: Instant) -> Tick {
-        Tick(self.deadline_of(instant).0.expect("a test stays in this century"))
+        Tick(self.deadline_of(instant).0.unwrap_or(NonZeroU64::MAX))
     }
 
     /// The deadline at `instant`; one too far ahead to be counted is persistent.

@@ -46,8 +46,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub mod axum;
+mod axum;
 mod cache;
 mod clock;
 mod event;
@@ -63,7 +62,10 @@ mod user;
 
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub use self::axum::{ClientIp, Headers, RateLimitLayer, TrustedProxies};
+pub use self::axum::{
+    BadNetwork, ClientIp, ClientIpRejection, Headers, RateLimit, RateLimitLayer, RateLimited,
+    TrustedProxies,
+};
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
 pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
 pub use rate_limit::{

@@ -50,7 +50,8 @@ use crate::cache::DefaultHasher;
 ///
 /// At most [`max_keys`](RateLimiterBuilder::max_keys) keys are held. A key of which nothing is in use any
 /// more leaves by itself; one that is in use is never given up. Keys beyond the bound share one window of
-/// the same limits, so that nobody gets off by asking under many names.
+/// the same limits, so that nobody gets off by asking under many names; and a new key that finds room while
+/// something of that window is in use begins with as much in use.
 ///
 /// # Under the lock
 ///
@@ -151,8 +152,8 @@ where
 
     /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
     ///
-    /// A key's limits are told apart by their order. One whose plan changes keeps what it has in use; with
-    /// no limits at all everything passes, and nothing is charged.
+    /// A key's limits are told apart by their order. One whose plan changes keeps what it has in use, as far
+    /// as the plans before counted it; with no limits at all everything passes, and nothing is charged.
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -223,7 +224,8 @@ where
     }
 
     /// Waits until a call of one unit passes, and charges it. Who waits for the same key is let in, one
-    /// after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile may come first.
+    /// after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile may come first. A
+    /// refund or a reset meanwhile does not wake who waits for what was in use before.
     ///
     /// # Cancel safety
     ///
@@ -268,14 +270,33 @@ where
         with!(&self.0, limiter => limiter.until_ready(key, Some(max_wait)).await)
     }
 
-    /// The limits that hold where no others are given.
-    pub fn limits(&self) -> &[Limit] {
-        with!(&self.0, limiter => limiter.limits())
+    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget.
+    #[cfg(feature = "axum")]
+    pub(crate) fn decide(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+    ) -> Result<Permit, Limited> {
+        with!(&self.0, limiter => limiter.decide(key, limits, cost))
+    }
+
+    /// [`peek_with`](RateLimiter::peek_with) at once.
+    #[cfg(feature = "axum")]
+    pub(crate) fn state(&self, key: &K, limits: Option<&[Limit]>) -> State {
+        with!(&self.0, limiter => limiter.peek(key, limits))
     }
 
     /// What the limiter has decided and holds. O(shards).
     pub fn stats(&self) -> LimiterStats {
         with!(&self.0, limiter => limiter.stats())
+    }
+}
+
+impl<K, S> RateLimiter<K, S> {
+    /// The limits that hold where no others are given.
+    pub fn limits(&self) -> &[Limit] {
+        with!(&self.0, limiter => limiter.limits())
     }
 }
 

@@ -373,19 +373,19 @@ where
         Some(made)
     }
 
-    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock. The deadline must stay.
+    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock.
     pub(crate) fn inspect<Q, R>(
         &self,
         Place { hash, index }: Place,
         key: &Q,
-        look: impl FnOnce(Option<&mut Entry<V>>) -> R,
+        look: impl FnOnce(Option<&Entry<V>>) -> R,
     ) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut table = self.map.shards()[index].write();
-        look(window::find(&mut table, hash, |k| k.borrow() == key).map(|(_, entry)| entry))
+        let table = self.map.shards()[index].read();
+        look(table.get(hash, |(k, _)| k.borrow() == key).map(|(_, entry)| entry.get()))
     }
 
     /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.

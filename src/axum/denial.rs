@@ -8,18 +8,45 @@ use serde_json::json;
 
 use super::{
     Headers,
-    headers::{Field, policy_name, whole_seconds},
+    headers::{Field, Policy, policy_name, whole_seconds},
 };
 use crate::{Limit, Limited};
 
-/// 429, with the fields of [`Headers::Draft11`] for the limit that denied, and a body: see
-/// [`fleeting::axum`](crate::axum).
+/// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied, and a body that
+/// [`RateLimitLayer`](crate::RateLimitLayer) shows.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use axum::{Router, body::Body, extract::Path, http::Request, routing::get};
+/// use fleeting::{Limit, Limited, RateLimiter};
+/// use tower::ServiceExt;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let limiter = RateLimiter::<String>::builder().limit(Limit::per_second(1).named("burst")).build();
+/// let hello = async move |Path(user): Path<String>| -> Result<String, Limited> {
+///     limiter.check(&user).await?;
+///     Ok(format!("hello {user}"))
+/// };
+/// let app = Router::new().route("/{user}", get(hello));
+/// let ask = |path: &str| app.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
+///
+/// assert_eq!(ask("/ada").await.unwrap().status(), 200);
+/// let limited = ask("/ada").await.unwrap();
+/// assert_eq!(limited.status(), 429);
+/// assert_eq!(limited.headers()["retry-after"], "1");
+/// assert_eq!(limited.headers()["ratelimit"], r#""burst";r=0;t=1"#);
+/// assert_eq!(ask("/grace").await.unwrap().status(), 200);
+/// # }
+/// ```
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         let denial = Denial::of(&self);
         let mut response = denial.problem();
-        Headers::Draft11.replace(&[Field::denied(&denial)], response.headers_mut());
+        let policy = Policy::of(std::slice::from_ref(denial.limit));
+        Headers::Draft11.replace(&policy, &[Field::denied(&denial)], response.headers_mut());
         response
     }
 }

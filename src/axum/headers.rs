@@ -1,4 +1,9 @@
-use std::{cmp::Reverse, time::Duration};
+use std::{
+    borrow::Cow,
+    cmp::Reverse,
+    fmt::{self, Write},
+    time::Duration,
+};
 
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -37,6 +42,14 @@ pub enum Headers {
     None,
 }
 
+/// What is the same in the fields of all answers by the same limits.
+#[derive(Clone)]
+pub(super) struct Policy {
+    field: HeaderValue,
+    /// What each limit is called, as a field has it.
+    names: Box<[String]>,
+}
+
 /// What the fields tell of one limit.
 pub(super) struct Field<'a> {
     limit: &'a Limit,
@@ -48,11 +61,11 @@ pub(super) struct Field<'a> {
 impl Headers {
     /// Adds to what an inner layer has set: the fields of the draft are lists, and get more members. Of the
     /// legacy ones there can be but one set, so the inner layer's stays.
-    pub(super) fn add(self, fields: &[Field<'_>], headers: &mut HeaderMap) {
+    pub(super) fn add(self, policy: &Policy, fields: &[Field<'_>], headers: &mut HeaderMap) {
         let Some(least) = fields.iter().min_by_key(|field| field.scarcity()) else { return };
         if matches!(self, Headers::Draft11 | Headers::Both) {
-            headers.append(POLICY, list(fields, Field::policy));
-            headers.append(RATE_LIMIT, list(fields, Field::rate_limit));
+            headers.append(POLICY, policy.field.clone());
+            headers.append(RATE_LIMIT, list(&policy.names, fields, Field::rate_limit));
         }
         if matches!(self, Headers::Legacy | Headers::Both) && !headers.contains_key(LEGACY_LIMIT) {
             let reset = least.more_after.map_or(0, whole_seconds);
@@ -63,13 +76,25 @@ impl Headers {
     }
 
     /// Puts these in the place of all that are there.
-    pub(super) fn replace(self, fields: &[Field<'_>], headers: &mut HeaderMap) {
+    pub(super) fn replace(self, policy: &Policy, fields: &[Field<'_>], headers: &mut HeaderMap) {
         if self != Headers::None {
             for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
                 headers.remove(name);
             }
-            self.add(fields, headers);
+            self.add(policy, fields, headers);
         }
+    }
+}
+
+impl Policy {
+    pub(super) fn of(limits: &[Limit]) -> Self {
+        let escaped = |name: &str| name.replace('\\', r"\\").replace('"', r#"\""#);
+        let quoted = |limit| format!("\"{}\"", escaped(&policy_name(limit)));
+        let names: Box<[_]> = limits.iter().map(quoted).collect();
+        let field = list(&names, limits, |list, limit| {
+            write!(list, "q={};w={}", limit.quota(), whole_seconds(limit.per()))
+        });
+        Self { field, names }
     }
 }
 
@@ -97,14 +122,10 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn policy(&self) -> String {
-        format!("q={};w={}", self.limit.quota(), whole_seconds(self.limit.per()))
-    }
-
-    fn rate_limit(&self) -> String {
-        match self.more_after {
-            None => format!("r={}", self.remaining),
-            Some(wait) => format!("r={};t={}", self.remaining, whole_seconds(wait)),
+    fn rate_limit(list: &mut String, field: &Self) -> fmt::Result {
+        match field.more_after {
+            None => write!(list, "r={}", field.remaining),
+            Some(wait) => write!(list, "r={};t={}", field.remaining, whole_seconds(wait)),
         }
     }
 
@@ -115,11 +136,14 @@ impl<'a> Field<'a> {
 }
 
 /// What a limit is called in fields and bodies: printable ASCII, all else percent-encoded.
-pub(super) fn policy_name(limit: &Limit) -> String {
+pub(super) fn policy_name(limit: &Limit) -> Cow<'_, str> {
     let name = match limit.name() {
-        Some(name) => name.to_owned(),
-        None => format!("{}-per-{:?}", limit.quota(), limit.per()),
+        Some(name) => Cow::Borrowed(name),
+        None => format!("{}-per-{:?}", limit.quota(), limit.per()).into(),
     };
+    if name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return name;
+    }
     let mut printable = String::with_capacity(name.len());
     for byte in name.bytes() {
         match byte {
@@ -127,7 +151,7 @@ pub(super) fn policy_name(limit: &Limit) -> String {
             _ => printable.push_str(&format!("%{byte:02X}")),
         }
     }
-    printable
+    printable.into()
 }
 
 /// Rounded up, and at least 1: who comes again at once would be denied again.
@@ -136,11 +160,17 @@ pub(super) fn whole_seconds(wait: Duration) -> u64 {
 }
 
 /// A list of structured fields (RFC 9651): a member for each limit, with its name and its parameters.
-fn list<'a>(fields: &[Field<'a>], parameters: impl Fn(&Field<'a>) -> String) -> HeaderValue {
-    let member = |field: &Field<'a>| {
-        let name = policy_name(field.limit).replace('\\', r"\\").replace('"', r#"\""#);
-        format!("\"{name}\";{}", parameters(field))
-    };
-    let members: Vec<String> = fields.iter().map(member).collect();
-    HeaderValue::try_from(members.join(", ")).expect("it is printable ASCII")
+fn list<T>(
+    names: &[String],
+    members: &[T],
+    parameters: impl Fn(&mut String, &T) -> fmt::Result,
+) -> HeaderValue {
+    let mut list = String::with_capacity(64);
+    for (name, member) in names.iter().zip(members) {
+        list.push_str(if list.is_empty() { "" } else { ", " });
+        list.push_str(name);
+        list.push(';');
+        parameters(&mut list, member).expect("a string takes all");
+    }
+    HeaderValue::try_from(list).expect("it is printable ASCII")
 }

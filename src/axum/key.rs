@@ -33,13 +33,6 @@ impl<K> KeyOf<K> {
     {
         KeyOf::Extractor(extract)
     }
-
-    pub(super) async fn find(&self, parts: &mut Parts) -> Found<K> {
-        match self {
-            KeyOf::Request(find) => find(parts),
-            KeyOf::Extractor(extract) => extract(parts).await,
-        }
-    }
 }
 
 impl<K> Clone for KeyOf<K> {

@@ -9,6 +9,7 @@ use tower_layer::Layer;
 
 use super::{
     ClientIp, Headers, RateLimit, TrustedProxies,
+    headers::Policy,
     key::{KeyOf, OfRequest},
 };
 use crate::{DefaultHasher, Limit, Limited, RateLimiter};
@@ -16,10 +17,27 @@ use crate::{DefaultHasher, Limit, Limited, RateLimiter};
 /// A tower layer that limits how many requests of each key pass.
 ///
 /// All clones, all services that they make and all connections count on the one [`RateLimiter`]. What is
-/// denied is answered by the layer, as [`fleeting::axum`](crate::axum) says, and doesn't reach the service;
+/// denied is answered by the layer, and doesn't reach the service;
 /// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
 /// routers among them, whose answers have bodies that can be made of axum's `Bytes`, as its `Body` and
 /// http-body-util's `Full<Bytes>`. The service's errors stay as they are.
+///
+/// # What a client is told
+///
+/// A denied request is answered by 429 (RFC 6585) with
+/// - `Retry-After`, in seconds, rounded up; missing where the cost is above the quota, as no wait helps,
+/// - the fields of [`Headers`],
+/// - a body of `application/problem+json` (RFC 9457), such as
+///
+/// ```json
+/// {
+///   "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+///   "title": "Request cannot be satisfied as assigned quota has been exceeded",
+///   "status": 429,
+///   "violated-policies": ["burst"],
+///   "retry_after_ms": 412
+/// }
+/// ```
 ///
 /// # Where to put it
 ///
@@ -36,7 +54,8 @@ use crate::{DefaultHasher, Limit, Limited, RateLimiter};
 ///
 /// # Cost
 ///
-/// A check, a look at what is left for the fields (not with [`Headers::None`]), and a box for the future.
+/// A check, and a look at what is left for the fields (not with [`Headers::None`]); a box for the future only
+/// where a key is [extracted](RateLimitLayer::by), or a request denied.
 ///
 /// # Keys
 ///
@@ -87,6 +106,8 @@ pub(super) struct Settings<K, S> {
     pub(super) on_limited: Option<AnswerTo>,
     pub(super) shadow: bool,
     pub(super) headers: Headers,
+    /// Of the limiter's own limits.
+    pub(super) policy: Policy,
 }
 
 type LimitsOf<K> = Arc<dyn Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync>;
@@ -223,6 +244,7 @@ impl<K, S> RateLimitLayer<K, S> {
 
     fn with_key(limiter: RateLimiter<K, S>, key: KeyOf<K>) -> Self {
         Self(Arc::new(Settings {
+            policy: Policy::of(limiter.limits()),
             limiter,
             key,
             skip: None,
@@ -273,6 +295,7 @@ impl<K, S> Clone for Settings<K, S> {
             on_limited: self.on_limited.clone(),
             shadow: self.shadow,
             headers: self.headers,
+            policy: self.policy.clone(),
         }
     }
 }

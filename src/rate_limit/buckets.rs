@@ -1,4 +1,4 @@
-use super::rule::{Algorithm, Charge, Left, Rule};
+use super::rule::{Algorithm, Charge, Parts, Rule};
 use crate::clock::{Now, Tick};
 
 /// A ring of counters, one for each part of the window and one for the part that the present is in. The
@@ -6,162 +6,148 @@ use crate::clock::{Now, Tick};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buckets {
     counts: Counts,
+    /// How many there are.
+    len: u16,
     /// Where the newest is.
-    newest: usize,
+    newest: u16,
+    /// The sum of all.
+    used: u32,
     /// When the newest began; no sense where nothing is in use.
     start: Option<Tick>,
     /// How long each is.
     step: u64,
-    /// The sum of all.
-    used: u32,
 }
 
 /// The counters; small ones need no memory of their own.
 #[derive(Clone, Debug)]
 enum Counts {
-    Few { len: u16, counts: [u16; FEW] },
+    Few([u16; FEW]),
     Many(Box<[u32]>),
 }
 
-const FEW: usize = 15;
+const FEW: usize = 12;
 
 impl Buckets {
-    /// Goes on to the bucket that `now` is in.
-    fn roll(&mut self, now: Tick, start: Tick) {
+    /// Goes on to the bucket that `now` is in, and lets go of what has left.
+    fn roll(&mut self, rule: &Rule, now: Tick, start: Tick) {
         let passed = now.nanoseconds_since(start) / self.step;
-        self.start = Some(start.later(passed * self.step));
-        for _ in 0..passed.min(self.counts.len() as u64) {
-            self.newest = if self.newest + 1 < self.counts.len() { self.newest + 1 } else { 0 };
-            let gone = self.counts.get(self.newest);
-            self.counts.take(self.newest, gone);
-            self.used -= gone;
+        let start = start.later(passed * self.step);
+        for _ in 0..passed.min(u64::from(self.len)) {
+            self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
+            self.empty(self.newest);
+        }
+        self.start = Some(start);
+        // In the last tick of the newest, what came in that of the oldest is as old as the window.
+        if now >= self.leaves(rule, start, self.len - 1) {
+            self.empty(self.at_age(self.len - 1));
         }
     }
 
-    /// Another plan has other buckets: what is in use counts as if it were all charged just now.
+    fn empty(&mut self, bucket: u16) {
+        let gone = self.counts.get(bucket);
+        self.counts.take(bucket, gone);
+        self.used -= gone;
+    }
+
+    /// Another plan has other buckets: what is still in use counts as if it were all charged just now.
     #[cold]
-    fn refit(&mut self, rule: &Rule, now: Tick) {
+    fn refit(&mut self, rule: &Rule, now: &impl Now) {
+        self.used = self.used(rule, now);
+        self.len = rule.buckets + 1;
         // A plan of a smaller quota may find more in use than it has.
-        self.counts = Counts::new(rule.buckets + 1, rule.quota.max(self.used));
+        self.counts = Counts::new(self.len, rule.quota.max(self.used));
         self.counts.add(0, self.used);
         self.newest = 0;
-        self.start = Some(now);
         self.step = rule.step;
+        self.start = Some(self.ending_with(now.tick()));
     }
 
     #[inline]
     fn fits(&self, rule: &Rule) -> bool {
-        self.step == rule.step
-            && self.counts.len() == rule.buckets + 1
-            && self.counts.holds(rule.quota)
+        self.step == rule.step && self.len == rule.buckets + 1 && self.counts.holds(rule.quota)
+    }
+
+    /// The start of a bucket whose last tick is `now`: what is charged in it is free again after `per`, not
+    /// a bucket later.
+    fn ending_with(&self, now: Tick) -> Tick {
+        now.earlier(self.step - 1)
+    }
+
+    /// When the last that may have come in the bucket so much older than the newest leaves.
+    #[inline]
+    fn leaves(&self, rule: &Rule, start: Tick, age: u16) -> Tick {
+        let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
+        last.later(u64::from(rule.buckets) * rule.step)
     }
 
     #[inline]
-    fn holds(&self, rule: &Rule, cost: u32) -> bool {
-        u64::from(self.used) + u64::from(cost) <= u64::from(rule.quota)
+    fn at_age(&self, age: u16) -> u16 {
+        if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
     }
 
-    /// When the bucket that is so much older than the newest leaves.
-    fn leaves(&self, start: Tick, age: usize) -> Tick {
-        start.later((self.counts.len() - age) as u64 * self.step)
-    }
-
-    fn at_age(&self, age: usize) -> usize {
-        if age <= self.newest { self.newest - age } else { self.newest + self.counts.len() - age }
-    }
-
-    /// The age and the count of each bucket, the oldest first.
-    fn oldest_first(&self) -> impl Iterator<Item = (usize, u32)> {
-        (0..self.counts.len()).rev().map(|age| (age, self.counts.get(self.at_age(age))))
+    #[inline]
+    fn parts(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
+        self.start.into_iter().flat_map(move |start| {
+            let part =
+                move |age| (self.leaves(rule, start, age), self.counts.get(self.at_age(age)));
+            (0..self.len).rev().map(part)
+        })
     }
 }
 
 impl Algorithm for Buckets {
     #[inline]
-    fn room(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> Result<(), Tick> {
-        if !self.fits(rule) {
-            self.refit(rule, now.tick());
-        }
-        let Some(mut start) = self.start else { return Ok(()) };
-        if now.has_reached(start.later(self.step)) {
-            self.roll(now.tick(), start);
-            start = self.start.unwrap_or(start);
-        }
-        if self.holds(rule, cost) {
-            return Ok(());
-        }
-        let mut excess = u64::from(self.used) + u64::from(cost) - u64::from(rule.quota);
-        let last = self.oldest_first().find(|(_, count)| {
-            let is_enough = u64::from(*count) >= excess;
-            excess = excess.saturating_sub(u64::from(*count));
-            is_enough
-        });
-        let (age, _) = last.expect("what is in use was charged");
-        Err(self.leaves(start, age))
+    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+        self.parts(rule).ready(self.used, rule, now, cost)
     }
 
     #[inline]
     fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
-        let start = match self.start {
-            Some(start) if self.used > 0 => start,
-            // The first call ends its bucket: a burst is free again after `per`, not a bucket later.
-            _ => now.tick().earlier(self.step - 1),
-        };
-        self.start = Some(start);
+        if !self.fits(rule) {
+            self.refit(rule, now);
+        }
+        let mut start = self.start.unwrap_or_else(|| now.tick());
+        if now.has_reached(start.later(self.step - 1)) {
+            self.roll(rule, now.tick(), start);
+        }
+        if self.used == 0 {
+            self.start = Some(self.ending_with(now.tick()));
+        }
+        start = self.start.unwrap_or(start);
         self.counts.add(self.newest, cost);
         self.used += cost;
-        (Charge { mark: start, amount: u64::from(cost) }, rule.quota - self.used)
+        (Charge { mark: start, amount: u64::from(cost) }, rule.quota.saturating_sub(self.used))
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
         let Some(start) = self.start.filter(|start| *start >= charge.mark) else { return };
         let since = start.nanoseconds_since(charge.mark);
         let age = since / self.step;
-        if !since.is_multiple_of(self.step) || age >= self.counts.len() as u64 {
+        if !since.is_multiple_of(self.step) || age >= u64::from(self.len) {
             return;
         }
-        let bucket = self.at_age(age as usize);
+        let bucket = self.at_age(age as u16);
         let back = self.counts.get(bucket).min(charge.amount as u32);
         self.counts.take(bucket, back);
         self.used -= back;
     }
 
-    fn left(&self, rule: &Rule, now: &impl Now) -> Left {
-        let Some(start) = self.start.filter(|_| self.used > 0) else {
-            return Left { remaining: rule.quota, more_at: None };
-        };
-        let (mut used, mut more_at) = (self.used, None);
-        for (age, count) in self.oldest_first().filter(|(_, count)| *count > 0) {
-            let leaves = self.leaves(start, age);
-            if !now.has_reached(leaves) {
-                more_at = Some(leaves);
-                break;
-            }
-            used -= count;
-        }
-        Left { remaining: rule.quota.saturating_sub(used), more_at }
+    fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
+        self.parts(rule).used(self.used, now)
     }
 
     #[inline]
-    fn idle_from(&self, _: &Rule) -> Option<Tick> {
+    fn idle_from(&self, rule: &Rule) -> Option<Tick> {
         // That of the newest bucket, whether or not something is in it: a little late, and cheap.
-        self.start.map(|start| self.leaves(start, 0))
+        self.start.map(|start| self.leaves(rule, start, 0))
     }
 }
 
 impl Counts {
-    fn new(len: usize, most: u32) -> Self {
-        match (u16::try_from(len), u16::try_from(most)) {
-            (Ok(small), Ok(_)) if len <= FEW => Counts::Few { len: small, counts: [0; FEW] },
-            _ => Counts::Many(vec![0; len].into()),
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        match self {
-            Counts::Few { len, .. } => usize::from(*len),
-            Counts::Many(counts) => counts.len(),
+    fn new(len: u16, most: u32) -> Self {
+        match usize::from(len) {
+            len if len <= FEW && most <= u32::from(u16::MAX) => Counts::Few([0; FEW]),
+            len => Counts::Many(vec![0; len].into()),
         }
     }
 
@@ -172,32 +158,32 @@ impl Counts {
     }
 
     #[inline]
-    fn get(&self, index: usize) -> u32 {
+    fn get(&self, index: u16) -> u32 {
         match self {
-            Counts::Few { counts, .. } => u32::from(counts[index]),
-            Counts::Many(counts) => counts[index],
+            Counts::Few(counts) => u32::from(counts[usize::from(index)]),
+            Counts::Many(counts) => counts[usize::from(index)],
         }
     }
 
     #[inline]
-    fn add(&mut self, index: usize, units: u32) {
+    fn add(&mut self, index: u16, units: u32) {
         match self {
-            Counts::Few { counts, .. } => counts[index] += units as u16,
-            Counts::Many(counts) => counts[index] += units,
+            Counts::Few(counts) => counts[usize::from(index)] += units as u16,
+            Counts::Many(counts) => counts[usize::from(index)] += units,
         }
     }
 
     #[inline]
-    fn take(&mut self, index: usize, units: u32) {
+    fn take(&mut self, index: u16, units: u32) {
         match self {
-            Counts::Few { counts, .. } => counts[index] -= units as u16,
-            Counts::Many(counts) => counts[index] -= units,
+            Counts::Few(counts) => counts[usize::from(index)] -= units as u16,
+            Counts::Many(counts) => counts[usize::from(index)] -= units,
         }
     }
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        Counts::Few { len: 0, counts: [0; FEW] }
+        Counts::Few([0; FEW])
     }
 }

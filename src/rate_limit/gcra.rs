@@ -1,4 +1,4 @@
-use super::rule::{Algorithm, Charge, Left, Rule};
+use super::rule::{Algorithm, Charge, Rule};
 use crate::clock::{Now, Tick};
 
 /// The theoretical arrival time: when all that was charged has leaked.
@@ -7,11 +7,10 @@ pub(crate) struct Gcra(Option<Tick>);
 
 impl Algorithm for Gcra {
     #[inline]
-    fn room(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> Result<(), Tick> {
-        let Some(arrival) = self.0 else { return Ok(()) };
-        // Where it arrives by then, the bucket holds the cost.
-        let ready = arrival.earlier(rule.step * u64::from(rule.quota - cost));
-        if now.has_reached(ready) { Ok(()) } else { Err(ready) }
+    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+        // Where what is in use has leaked by then, but for this, the bucket holds the cost.
+        let ready = self.0?.earlier(rule.step * u64::from(rule.quota - cost));
+        (!now.has_reached(ready)).then_some(ready)
     }
 
     #[inline]
@@ -35,16 +34,10 @@ impl Algorithm for Gcra {
         self.0 = self.0.map(|arrival| arrival.earlier(left));
     }
 
-    fn left(&self, rule: &Rule, now: &impl Now) -> Left {
-        let Some(arrival) = self.0.filter(|arrival| !now.has_reached(*arrival)) else {
-            return Left { remaining: rule.quota, more_at: None };
-        };
-        let used = arrival.nanoseconds_since(now.tick()).div_ceil(rule.step);
-        let quota = u64::from(rule.quota);
-        // A plan of a smaller quota may find more in use than it has.
-        let less = arrival.earlier((used.min(quota) - 1) * rule.step);
-        let remaining = quota.saturating_sub(used);
-        Left { remaining: remaining as u32, more_at: Some(less) }
+    fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
+        let Some(arrival) = self.0.filter(|arrival| !now.has_reached(*arrival)) else { return 0 };
+        let used = arrival.nanoseconds_since(now.at_least()).div_ceil(rule.step);
+        u32::try_from(used).unwrap_or(u32::MAX)
     }
 
     #[inline]

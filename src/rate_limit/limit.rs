@@ -41,11 +41,16 @@ pub enum Window {
     /// quota, in memory that does not grow with it.
     ///
     /// Counters that weigh the oldest part by what is left of it, or that start anew with each window, let
-    /// up to twice the quota pass in some windows.
+    /// up to twice the quota pass in some windows. Where `n` does not divide `per`, each part is rounded up to
+    /// whole nanoseconds. What a key has in use when it changes to a plan of other parts counts as charged
+    /// with its next call.
     Buckets(usize),
     /// The generic cell rate algorithm (ITU-T I.371): a bucket that leaks a unit each `per / quota`, rounded
     /// up to whole nanoseconds. Smooth, and the least memory; but a burst of the whole quota may come just
     /// before `per` in which the same leaks again.
+    ///
+    /// It knows a sum, and no single calls: where several permits of a key are refunded, one may take back
+    /// what had leaked meanwhile.
     Gcra,
 }
 

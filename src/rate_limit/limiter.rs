@@ -22,7 +22,7 @@ use super::{
     waiting::Waiting,
 };
 use crate::{
-    clock::{Deadline, Glance, Now},
+    clock::{Deadline, Glance, Now, Tick},
     shared::Shared,
     store::{Cause, Entry, Place, Store, Vacant, bump},
     turn::{TURN_EVERY, poll_budget},
@@ -45,6 +45,8 @@ pub(crate) struct Limiter<K, A, S> {
     least_quota: u32,
     /// What keys beyond the bound share.
     overflow: Mutex<States<A>>,
+    /// Until which tick something of it is in use.
+    overflow_until: AtomicU64,
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
     counts: Box<[Counts]>,
@@ -71,9 +73,9 @@ struct Counts {
 pub struct LimiterStats {
     /// Keys in memory: in use, or idle and not yet swept.
     pub keys: usize,
-    /// Checks that passed.
+    /// Checks that passed, but for those of cost 0.
     pub admitted: u64,
-    /// Checks that did not.
+    /// Checks that did not, but for those that never will.
     pub denied: u64,
     /// Permits that were given back.
     pub refunded: u64,
@@ -102,6 +104,7 @@ where
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| Counts::default()).collect(),
             shared,
+            overflow_until: AtomicU64::new(0),
             overflow_counts: Counts::default(),
             refunds: AtomicU64::new(0),
             next_state: AtomicU64::new(1),
@@ -129,18 +132,60 @@ where
         if (checks + self.overflow_counts.checks.load(Relaxed)).is_multiple_of(TURN_EVERY) {
             ready!(poll_budget(cx));
         }
-        let Some(limits) = limits else {
-            if cost == 0 || cost > self.least_quota {
-                ready!(poll_budget(cx));
-                return Poll::Ready(self.uncounted(place, &self.limits, cost));
-            }
-            return Poll::Ready(self.check_by(place, key, &self.rules, &self.limits, cost));
-        };
-        if cost == 0 || cost > least_quota(limits) {
+        if cost == 0 || cost > limits.map_or(self.least_quota, least_quota) {
             ready!(poll_budget(cx));
-            return Poll::Ready(self.uncounted(place, limits, cost));
         }
-        Poll::Ready(self.check_by(place, key, &self.rules_of(limits), limits, cost))
+        Poll::Ready(self.decide_at(place, key, limits, cost))
+    }
+
+    /// Charges `cost` to `key`, or tells when to come again.
+    #[cfg(feature = "axum")]
+    pub(super) fn decide(
+        &self,
+        key: &K,
+        limits: Option<&[Limit]>,
+        cost: u32,
+    ) -> Result<Permit, Limited> {
+        self.decide_at(self.shared.store.place(key), key, limits, cost)
+    }
+
+    #[inline(always)]
+    fn decide_at<Q>(
+        &self,
+        place: Place,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        cost: u32,
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        match limits {
+            None if cost == 0 || cost > self.least_quota => {
+                self.uncounted(place, &self.limits, cost)
+            }
+            None => self.check_by(place, key, &self.rules, &self.limits, cost),
+            Some(limits) => self.check_plan(place, key, limits, cost),
+        }
+    }
+
+    #[inline(never)]
+    fn check_plan<Q>(
+        &self,
+        place: Place,
+        key: &Q,
+        limits: &[Limit],
+        cost: u32,
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        if cost == 0 || cost > least_quota(limits) {
+            return self.uncounted(place, limits, cost);
+        }
+        self.check_by(place, key, &self.rules_of(limits), limits, cost)
     }
 
     /// Charges one unit to `key`, or tells when to come again.
@@ -191,10 +236,6 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.shared.store.remove(key, &self.shared.clock, Cause::Removed).is_some()
-    }
-
-    pub(super) fn limits(&self) -> &[Limit] {
-        &self.limits
     }
 
     pub(super) fn stats(&self) -> LimiterStats {
@@ -299,8 +340,15 @@ where
             };
         }
         let fresh = || {
-            let id = self.next_state.fetch_add(1, Relaxed);
-            let mut entry = Entry::new(States::new(id, rules.len()), now.at_least().into());
+            // A key that was beyond the bound takes along what it had in use there, as does any other new
+            // one: nobody knows which they were.
+            let mut states =
+                match now.has_reached(Tick::from_nanoseconds(self.overflow_until.load(Relaxed))) {
+                    true => States::new(0, rules.len()),
+                    false => self.overflow().clone(),
+                };
+            states.id = self.next_state.fetch_add(1, Relaxed);
+            let mut entry = Entry::new(states, now.at_least().into());
             let charged = self.charge(&mut entry, place, rules, now, cost);
             (entry, charged)
         };
@@ -318,6 +366,8 @@ where
     ) -> Result<(u64, Charged), Denied> {
         let mut shared = self.overflow();
         let charged = shared.charge(rules, now, cost);
+        let until = shared.idle_from(rules).map_or(0, Tick::nanoseconds);
+        self.overflow_until.fetch_max(until, Relaxed);
         self.overflow_counts.count(charged.is_err());
         charged.map(|charged| (shared.id, charged))
     }
@@ -347,16 +397,15 @@ where
     }
 
     /// Calls `look` with what `key` has in use.
-    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&mut States<A>) -> R) -> R
+    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&States<A>) -> R) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let store = &self.shared.store;
         store.inspect(store.place(key), key, |entry| match entry {
-            Some(entry) => look(&mut entry.value),
-            None if store.is_full() => look(&mut self.overflow()),
-            None => look(&mut States::new(0, self.limits.len())),
+            Some(entry) => look(&entry.value),
+            None => look(&self.overflow()),
         })
     }
 
@@ -404,6 +453,12 @@ where
 
     fn overflow(&self) -> MutexGuard<'_, States<A>> {
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K, A, S> Limiter<K, A, S> {
+    pub(super) fn limits(&self) -> &[Limit] {
+        &self.limits
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Rule {
     pub(super) per: u64,
     /// The length of a bucket, or how long a unit takes to leak.
     pub(super) step: u64,
-    pub(super) buckets: usize,
+    pub(super) buckets: u16,
 }
 
 /// What was charged to one limit: enough to take it back.
@@ -31,33 +31,71 @@ pub(crate) struct Left {
 
 /// One way to count, for one limit of one key. Pure: no map, no clock.
 ///
-/// 1. Where [`room`](Algorithm::room) found room, [`charge`](Algorithm::charge) may follow, with the same
-///    `now` and cost. A cost is never above the quota.
-/// 2. `room` forgets what has left, and nothing else.
-/// 3. Rules may change from call to call (plans): what is in use stays in use, for as long as the rule of
+/// 1. Where nothing has to be waited for, [`charge`](Algorithm::charge) may follow, with the same `now` and
+///    cost. A cost is never above the quota.
+/// 2. Rules may change from call to call (plans): what is in use stays in use, for as long as the rule of
 ///    each call says.
 pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
-    /// Whether `cost` more may pass; else from when on, unless more is charged until then.
-    fn room(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> Result<(), Tick>;
+    /// From when on there is room for `cost` more, unless more is charged until then; `None` for now.
+    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick>;
 
-    /// Charges `cost`, for which there is room; tells how many units are left, too.
+    /// Charges `cost`, for which there is room, and forgets what has left; tells how many units are left.
     fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32);
 
     /// Takes a charge back, as far as it has not left.
     fn refund(&mut self, charge: Charge, now: &impl Now);
 
-    fn left(&self, rule: &Rule, now: &impl Now) -> Left;
+    /// How many units are in use.
+    fn used(&self, rule: &Rule, now: &impl Now) -> u32;
 
     /// From when on this state is as good as a new one.
     fn idle_from(&self, rule: &Rule) -> Option<Tick>;
+
+    fn left(&self, rule: &Rule, now: &impl Now) -> Left {
+        let used = self.used(rule, now);
+        let remaining = rule.quota.saturating_sub(used);
+        let more = || self.ready(rule, now, remaining + 1).unwrap_or_else(|| now.at_least());
+        Left { remaining, more_at: (used > 0).then(more) }
+    }
 }
+
+/// What is in use, as units that leave together: when, and how many. Those that leave first come first.
+pub(super) trait Parts: Iterator<Item = (Tick, u32)> + Sized {
+    /// When so many have left of `used` units that `cost` have room; `None` where they have it now.
+    #[inline]
+    fn ready(self, used: u32, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+        // A plan of a smaller quota may find more in use than it has.
+        let excess = u64::from(used) + u64::from(cost);
+        let mut excess = excess.saturating_sub(u64::from(rule.quota));
+        for (leaves, units) in self {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(u64::from(units));
+            if excess == 0 {
+                return (!now.has_reached(leaves)).then_some(leaves);
+            }
+        }
+        None
+    }
+
+    /// What is left of `used` units.
+    fn used(self, used: u32, now: &impl Now) -> u32 {
+        self.take_while(|(leaves, _)| now.has_reached(*leaves)).fold(used, |used, (_, n)| used - n)
+    }
+}
+
+impl<I: Iterator<Item = (Tick, u32)>> Parts for I {}
 
 impl Rule {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, per) = (limit.quota(), limit.per_nanoseconds());
         let (step, buckets) = match window {
             Window::Log => (per, 1),
-            Window::Buckets(n) => (per.div_ceil(n as u64), n),
+            Window::Buckets(n) => {
+                let n = u16::try_from(n).expect("the builder takes no more");
+                (per.div_ceil(u64::from(n)), n)
+            }
             Window::Gcra => (per.div_ceil(u64::from(quota)), 1),
         };
         Self { quota, per, step, buckets }

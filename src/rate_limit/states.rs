@@ -42,9 +42,9 @@ impl<A: Algorithm> States<A> {
         cost: u32,
     ) -> Result<Charged, Denied> {
         match (&mut self.each, rules) {
-            (PerLimit::One(state), [rule]) => match state.room(rule, now, cost) {
-                Err(ready) => Err(Denied { limit: 0, ready }),
-                Ok(()) => {
+            (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
+                Some(ready) => Err(Denied { limit: 0, ready }),
+                None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
                     Ok(Charged { charges: PerLimit::One(charge), remaining })
                 }
@@ -60,6 +60,7 @@ impl<A: Algorithm> States<A> {
         now: &Glance<'_>,
         cost: u32,
     ) -> Result<Charged, Denied> {
+        self.make_place(rules.len());
         self.room(rules, now, cost)?;
         let mut least = u32::MAX;
         let charges = self.each.iter_mut().zip(rules).map(|(state, rule)| {
@@ -71,22 +72,13 @@ impl<A: Algorithm> States<A> {
     }
 
     /// Whether `cost` more may pass.
-    pub(super) fn room(
-        &mut self,
-        rules: &[Rule],
-        now: &Glance<'_>,
-        cost: u32,
-    ) -> Result<(), Denied> {
-        self.make_place(rules.len());
-        let mut denied: Option<Denied> = None;
-        for (limit, (state, rule)) in self.each.iter_mut().zip(rules).enumerate() {
-            if let Err(ready) = state.room(rule, now, cost)
-                && denied.as_ref().is_none_or(|denied| denied.ready < ready)
-            {
-                denied = Some(Denied { limit, ready });
-            }
-        }
-        denied.map_or(Ok(()), Err)
+    pub(super) fn room(&self, rules: &[Rule], now: &Glance<'_>, cost: u32) -> Result<(), Denied> {
+        let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
+            state.ready(rule, now, cost).map(|ready| Denied { limit, ready })
+        });
+        // The first of those that take equally long.
+        let longest = waits.reduce(|a, b| if b.ready > a.ready { b } else { a });
+        longest.map_or(Ok(()), Err)
     }
 
     pub(super) fn refund(&mut self, charges: &[Charge], now: &Glance<'_>) {
@@ -97,8 +89,8 @@ impl<A: Algorithm> States<A> {
 
     #[inline]
     pub(super) fn left(&self, rules: &[Rule], now: &Glance<'_>) -> PerLimit<Left> {
-        let all = |rule: &Rule| Left { remaining: rule.quota, more_at: None };
         let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
+        let all = |rule: &Rule| Left { remaining: rule.quota, more_at: None };
         let left = |(rule, state): (&Rule, Option<&A>)| {
             state.map_or_else(|| all(rule), |state| state.left(rule, now))
         };

@@ -11,6 +11,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::{Limited, Permit, limiter::Limiter, rule::Algorithm};
 use crate::turn::take_turn;
 
+/// So many queues are not worth giving back.
+const SMALL: usize = 64;
+
 /// The queues of those who wait for a key; only keys for which somebody waits have one.
 pub(super) struct Waiting<K, S>(Mutex<HashMap<K, Queue, S>>);
 
@@ -47,6 +50,10 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         // The map's and ours: nobody else waits.
         let is_last = Arc::strong_count(&self.queue) == 2;
         let last = if is_last { queues.remove_entry(&self.key) } else { None };
+        if queues.capacity() > SMALL && queues.len() < queues.capacity() / 8 {
+            let most = 2 * queues.len();
+            queues.shrink_to(most);
+        }
         drop(queues);
         drop(last);
     }
