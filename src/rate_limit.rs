@@ -23,7 +23,6 @@ use std::{
     future::poll_fn,
     hash::{BuildHasher, Hash},
     sync::Arc,
-    task::Context,
     time::Duration,
 };
 
@@ -34,7 +33,7 @@ pub use self::{
     limiter::LimiterStats,
     permit::{Limited, Permit, Standing, State},
 };
-use crate::cache::DefaultHasher;
+use crate::{cache::DefaultHasher, turn::take_turn};
 
 /// Limits how much each key may do in any window of time.
 ///
@@ -147,7 +146,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        poll_fn(move |cx| with!(&self.0, limiter => limiter.poll_check(cx, key, None, cost)))
+        poll_fn(move |cx| with!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
     }
 
     /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
@@ -187,8 +186,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let poll = |cx: &mut Context<'_>| with!(&self.0, limiter => limiter.poll_check(cx, key, Some(limits), cost));
-        poll_fn(poll).await
+        take_turn().await;
+        with!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
     }
 
     /// What is left for `key`. Charges nothing.
@@ -197,7 +196,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        crate::turn::take_turn().await;
+        take_turn().await;
         with!(&self.0, limiter => limiter.peek(key, None))
     }
 
@@ -207,7 +206,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        crate::turn::take_turn().await;
+        take_turn().await;
         with!(&self.0, limiter => limiter.peek(key, Some(limits)))
     }
 
@@ -219,7 +218,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        crate::turn::take_turn().await;
+        take_turn().await;
         with!(&self.0, limiter => limiter.reset(key))
     }
 

@@ -85,12 +85,17 @@ impl Buckets {
         if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
     }
 
+    #[inline(never)]
+    fn wait(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+        self.parts(rule).ready(self.used, rule, now, cost)
+    }
+
     #[inline]
     fn parts(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
-        self.start.into_iter().flat_map(move |start| {
-            let part =
-                move |age| (self.leaves(rule, start, age), self.counts.get(self.at_age(age)));
-            (0..self.len).rev().map(part)
+        let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
+        (0..self.len).rev().filter_map(move |age| {
+            let units = self.counts.get(self.at_age(age));
+            (units > 0).then(|| (self.leaves(rule, start, age), units))
         })
     }
 }
@@ -98,7 +103,9 @@ impl Buckets {
 impl Algorithm for Buckets {
     #[inline]
     fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.parts(rule).ready(self.used, rule, now, cost)
+        // Where there is room anyway, the time makes no difference.
+        let holds = u64::from(self.used) + u64::from(cost) <= u64::from(rule.quota);
+        if holds { None } else { self.wait(rule, now, cost) }
     }
 
     #[inline]

@@ -114,12 +114,12 @@ where
         })
     }
 
+    /// Charges `cost` to `key` by the limiter's own limits, or tells when to come again.
     #[inline(always)]
     pub(super) fn poll_check<Q>(
         &self,
         cx: &mut Context<'_>,
         key: &Q,
-        limits: Option<&[Limit]>,
         cost: u32,
     ) -> Poll<Result<Permit, Limited>>
     where
@@ -132,69 +132,34 @@ where
         if (checks + self.overflow_counts.checks.load(Relaxed)).is_multiple_of(TURN_EVERY) {
             ready!(poll_budget(cx));
         }
-        if cost == 0 || cost > limits.map_or(self.least_quota, least_quota) {
+        if cost == 0 || cost > self.least_quota {
             ready!(poll_budget(cx));
+            return Poll::Ready(self.uncounted(place, &self.limits, cost));
         }
-        Poll::Ready(self.decide_at(place, key, limits, cost))
+        Poll::Ready(self.check_by(place, key, &self.rules, &self.limits, cost))
     }
 
-    /// Charges `cost` to `key`, or tells when to come again.
-    #[cfg(feature = "axum")]
-    pub(super) fn decide(
-        &self,
-        key: &K,
-        limits: Option<&[Limit]>,
-        cost: u32,
-    ) -> Result<Permit, Limited> {
-        self.decide_at(self.shared.store.place(key), key, limits, cost)
-    }
-
-    #[inline(always)]
-    fn decide_at<Q>(
-        &self,
-        place: Place,
-        key: &Q,
-        limits: Option<&[Limit]>,
-        cost: u32,
-    ) -> Result<Permit, Limited>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        match limits {
-            None if cost == 0 || cost > self.least_quota => {
-                self.uncounted(place, &self.limits, cost)
-            }
-            None => self.check_by(place, key, &self.rules, &self.limits, cost),
-            Some(limits) => self.check_plan(place, key, limits, cost),
-        }
-    }
-
+    /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
+    /// again.
     #[inline(never)]
-    fn check_plan<Q>(
+    pub(super) fn decide<Q>(
         &self,
-        place: Place,
         key: &Q,
-        limits: &[Limit],
+        limits: Option<&[Limit]>,
         cost: u32,
     ) -> Result<Permit, Limited>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        let place = self.shared.store.place(key);
+        let plan = limits.map(|limits| self.rules_of(limits));
+        let rules = plan.as_deref().unwrap_or(&self.rules);
+        let limits = limits.unwrap_or(&self.limits);
         if cost == 0 || cost > least_quota(limits) {
             return self.uncounted(place, limits, cost);
         }
-        self.check_by(place, key, &self.rules_of(limits), limits, cost)
-    }
-
-    /// Charges one unit to `key`, or tells when to come again.
-    pub(super) fn check<Q>(&self, key: &Q) -> Result<Permit, Limited>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        self.check_by(self.shared.store.place(key), key, &self.rules, &self.limits, 1)
+        self.check_by(place, key, rules, limits, cost)
     }
 
     pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State

@@ -86,7 +86,7 @@ where
             },
         };
         loop {
-            let limited = match self.check(key) {
+            let limited = match self.decide(key, None, 1) {
                 Ok(permit) => return Ok(permit),
                 Err(limited) => limited,
             };
