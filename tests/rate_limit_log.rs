@@ -142,7 +142,8 @@ async fn the_log_window_decides_each_request_of_a_log_as_one_that_remembers_all(
             let Request { client, time } = requests[number];
             assert_eq!(told, expected, "request {number}, of {client} at {time} s, by {rules:?}");
         }
-        assert!(denied(&told) > 0, "nothing was denied by {rules:?}, so nothing was tried");
+        // The excerpt is half an hour of few clients.
+        assert!(!is_whole || denied(&told) > 0, "{rules:?} denied nothing, so nothing was tried");
     }
 }
 
