@@ -142,7 +142,7 @@ async fn the_log_window_decides_each_request_of_a_log_as_one_that_remembers_all(
             let Request { client, time } = requests[number];
             assert_eq!(told, expected, "request {number}, of {client} at {time} s, by {rules:?}");
         }
-        // The excerpt is half an hour of few clients.
+        // The excerpt has few requests of each client.
         assert!(!is_whole || denied(&told) > 0, "{rules:?} denied nothing, so nothing was tried");
     }
 }
