@@ -3,13 +3,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
     num::NonZeroU64,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed},
-        },
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, ready},
 };
 
@@ -25,6 +19,10 @@ use crate::{
     clock::{Deadline, Glance, Now, Tick},
     shared::Shared,
     store::{Cause, Entry, Place, Store, Vacant, bump},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
     turn::{TURN_EVERY, poll_budget},
     user::drop_all,
 };
