@@ -50,10 +50,14 @@ mod axum;
 mod cache;
 mod clock;
 mod event;
+mod expiring_set;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+mod ordered;
 mod rate_limit;
+mod scores;
 mod shared;
+mod sorted_set;
 mod store;
 mod sweeper;
 mod sync;
@@ -68,9 +72,11 @@ pub use self::axum::{
 };
 pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
 pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
+pub use expiring_set::{ExpiringSet, ExpiringSetBuilder, ExpiringSets};
 pub use rate_limit::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
 };
+pub use sorted_set::SortedSet;
 pub use sweeper::{Sweep, SweepReport};
 
 /// The examples of the README are tests.

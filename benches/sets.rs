@@ -1,0 +1,219 @@
+//! Time-expired sets beside a BTreeMap: `cargo bench --bench sets` writes docs/sets.md.
+//!
+//! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
+//! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    hint::black_box,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use fleeting::{DefaultHasher, ExpiringSet};
+use tokio::runtime::Runtime;
+
+/// Members in the set while it is measured.
+const MEMBERS: u64 = 100_000;
+
+/// An hour in which nothing dies.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let rounds = if quick { 5 } else { 51 };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let _inside = runtime.enter();
+    let mut page = String::from(
+        "# Time-expired sets beside a BTreeMap\n\n\
+         Made by `cargo bench --bench sets`: medians of rounds in which all take turns, on one machine in one \
+         run. What counts is the ratio to the first column, in brackets. `u64` members.\n\n",
+    );
+    page += &pushes(&runtime, rounds);
+    page += &prunes(rounds);
+    println!("{page}");
+    if !quick {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/sets.md");
+        std::fs::write(path, page).expect("docs/sets.md can be written");
+    }
+}
+
+/// Each push of a new member lets the oldest die.
+fn pushes(runtime: &Runtime, rounds: usize) -> String {
+    let mut tree = BTreeMap::new();
+    let (set, map) = (ByHand::default(), ByHand::default());
+    let mut next = 0;
+    for _ in 0..MEMBERS {
+        tree.insert((next, next), next);
+        set.push_only(next, false);
+        map.push(next, false);
+        next += 1;
+    }
+    let ttl = ttl_of_steady_pushes(runtime);
+    let mut figures = [const { Vec::new() }; 5];
+    for _ in 0..rounds {
+        figures[0].push(time(MEMBERS, || {
+            tree.insert((next, next), next);
+            black_box(tree.pop_first());
+            next += 1;
+        }));
+        figures[1].push(time(MEMBERS, || {
+            set.push_only(next, true);
+            next += 1;
+        }));
+        figures[2].push(time(MEMBERS, || {
+            map.push(next, true);
+            next += 1;
+        }));
+        let (each, members) = runtime.block_on(steady_pushes(ttl));
+        figures[3].push(each);
+        figures[4].push(members as f64);
+    }
+    let [bare, timed, by_hand, ours, members] = figures.map(median);
+    eprintln!("push: {bare:.1} {timed:.1} {by_hand:.1} {ours:.1}, at {members} members");
+    let mut page = String::from(
+        "## A push, at 100,000 members\n\nEach push of a new member lets the oldest one die.\n\n\
+         | | ns | to the first |\n| --- | --- | --- |\n",
+    );
+    for (name, figure) in [
+        ("`BTreeMap`: `insert`, `pop_first`", bare),
+        ("the same with `Instant::now()`, in a `Mutex`", timed),
+        ("the same, and a `HashMap` that finds a member's place", by_hand),
+        ("`ExpiringSet::push`", ours),
+    ] {
+        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
+            .expect("a string takes all");
+    }
+    page + "\n"
+}
+
+/// A TTL at which about `MEMBERS` are pushed before the first of them dies.
+fn ttl_of_steady_pushes(runtime: &Runtime) -> Duration {
+    let mut ttl = Duration::from_millis(20);
+    for _ in 0..5 {
+        let (_, members) = runtime.block_on(steady_pushes(ttl));
+        ttl = ttl.mul_f64(MEMBERS as f64 / members as f64);
+    }
+    ttl
+}
+
+/// Nanoseconds a push, once as many die as come, and how many members there are then.
+async fn steady_pushes(ttl: Duration) -> (f64, usize) {
+    let set = ExpiringSet::new(ttl);
+    let mut next = 0;
+    for _ in 0..3 * MEMBERS {
+        set.push(next).await;
+        next += 1;
+    }
+    let start = Instant::now();
+    for _ in 0..MEMBERS {
+        set.push(next).await;
+        next += 1;
+    }
+    (start.elapsed().as_nanos() as f64 / MEMBERS as f64, set.len().await)
+}
+
+/// 100,000 dead members leave at once.
+fn prunes(rounds: usize) -> String {
+    let mut page = String::from(
+        "## 100,000 dead members leave in one call\n\nMicroseconds, with their drop.\n\n\
+         | | `BTreeMap::split_off` | `ExpiringSet::len` |\n| --- | --- | --- |\n",
+    );
+    for live in [0, MEMBERS, 9 * MEMBERS] {
+        let [mut bare, mut ours] = [const { Vec::new() }; 2];
+        for _ in 0..rounds / 3 {
+            bare.push(split_off(live));
+            ours.push(prune(live));
+        }
+        let [bare, ours] = [bare, ours].map(median);
+        let ratio = ours / bare;
+        eprintln!("prune beside {live}: {bare:.0} {ours:.0}");
+        writeln!(page, "| {live} stay | {bare:.0} | {ours:.0} ({ratio:.2}) |")
+            .expect("a string takes all");
+    }
+    page
+}
+
+fn split_off(live: u64) -> f64 {
+    let mut tree: BTreeMap<_, _> = (0..MEMBERS + live).map(|n| ((n, n), n)).collect();
+    let start = Instant::now();
+    let live = tree.split_off(&(MEMBERS, 0));
+    drop(std::mem::replace(&mut tree, live));
+    let elapsed = start.elapsed().as_nanos() as f64 / 1e3;
+    black_box(tree);
+    elapsed
+}
+
+/// On a runtime of one thread, which is kept from the sweeper until the call has done its work.
+fn prune(live: u64) -> f64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let set = ExpiringSet::new(HOUR);
+        let now = tokio::time::Instant::now();
+        let death = now + Duration::from_millis(200 + live / 1_000);
+        let first = death.checked_sub(HOUR).expect("the machine has run for an hour");
+        for n in 0..MEMBERS {
+            set.push_at(n, first + Duration::from_nanos(n)).await;
+        }
+        for n in MEMBERS..MEMBERS + live {
+            set.push_at(n, now + Duration::from_nanos(n)).await;
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(set.len().await as u64, MEMBERS + live, "none has died so far");
+        std::thread::sleep(death + Duration::from_millis(1) - tokio::time::Instant::now());
+        let start = Instant::now();
+        let len = set.len().await;
+        let elapsed = start.elapsed().as_nanos() as f64 / 1e3;
+        assert_eq!(len as u64, live);
+        elapsed
+    })
+}
+
+/// What one writes by hand.
+#[derive(Default)]
+struct ByHand(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    order: BTreeMap<(Instant, u64), u64>,
+    places: HashMap<u64, (Instant, u64), DefaultHasher>,
+}
+
+impl ByHand {
+    fn push_only(&self, member: u64, full: bool) {
+        let mut places = self.0.lock().expect("nothing panics here");
+        places.order.insert((Instant::now(), member), member);
+        if full {
+            black_box(places.order.pop_first());
+        }
+    }
+
+    fn push(&self, member: u64, full: bool) {
+        let mut places = self.0.lock().expect("nothing panics here");
+        let place = (Instant::now(), member);
+        if let Some(old) = places.places.insert(member, place) {
+            places.order.remove(&old);
+        }
+        places.order.insert(place, member);
+        if full && let Some((_, member)) = places.order.pop_first() {
+            places.places.remove(&member);
+        }
+    }
+}
+
+/// Nanoseconds a call.
+fn time(calls: u64, mut call: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    (0..calls).for_each(|_| call());
+    start.elapsed().as_nanos() as f64 / calls as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
