@@ -53,7 +53,7 @@ fn main() {
     page += "\n## A key of a rate limiter\n\n\
              A 20-byte `String` key (its 20 bytes included) of a million, after so many calls within its window.\n\n\
              | calls | Log | Buckets(10) | Gcra |\n| --- | --- | --- | --- |\n";
-    for calls in [1, 2, 10, 100] {
+    for calls in [1, 2, 10] {
         write!(page, "| {calls} |").expect("a string takes all");
         for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
             let figure = runtime.block_on(a_key(window, calls));
@@ -99,7 +99,11 @@ async fn a_key(window: Window, calls: usize) -> f64 {
             limiter.check(&key(i)).await.expect("the quota is not spent");
         }
     }
-    each(before, KEYS)
+    let figure = each(before, KEYS);
+    drop(limiter);
+    // Its sweeper may hold it a moment longer.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    figure
 }
 
 fn key(i: usize) -> String {

@@ -43,9 +43,10 @@ use crate::{
 ///
 /// # Cost
 ///
-/// One lock and O(log n), and O(m) where m members are returned or removed. An awaited call takes part in
-/// Tokio's cooperative budget (once in 61 calls). That is the only point at which it waits, and it comes
-/// before the call does anything: all calls are cancel safe.
+/// One lock and O(log n), and O(m) where m members are returned or removed. That is amortized: a set that has
+/// doubled, or shrunk to a third, gets a new table under that lock, which takes up to 100 ns a
+/// member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). That is the only point
+/// at which it waits, and it comes before the call does anything: all calls are cancel safe.
 ///
 /// # Under the lock
 ///
