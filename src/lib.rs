@@ -61,6 +61,7 @@ mod sorted_set;
 mod store;
 mod sweeper;
 mod sync;
+mod timeout_dict;
 mod turn;
 mod user;
 
@@ -78,6 +79,7 @@ pub use rate_limit::{
 };
 pub use sorted_set::SortedSet;
 pub use sweeper::{Sweep, SweepReport};
+pub use timeout_dict::{Claim, TimeoutDict};
 
 /// The examples of the README are tests.
 #[cfg(all(doctest, feature = "axum"))]

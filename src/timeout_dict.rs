@@ -1,0 +1,416 @@
+//! Deadlines that are pulled: who asks for what is due takes it, and nobody takes it twice.
+//!
+//! 1. All state is in one [`Entries`] under one lock ([`Shared::with`]); what must be woken is woken, and
+//!    what leaves is dropped, after it.
+//! 2. An op reads the clock once, and hashes its key, before it takes the lock.
+//! 3. The waiting stand in a line of Tokio's; only its head looks at the entries, and sleeps until the
+//!    first deadline or end of a lease, or until one comes that is sooner.
+
+mod claim;
+mod entries;
+mod index;
+#[cfg(all(test, shuttle))]
+mod interleavings;
+mod piles;
+mod shared;
+mod slots;
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+    time::Duration,
+};
+
+pub use self::claim::Claim;
+use self::shared::Shared;
+use crate::{
+    cache::{DefaultHasher, Ttl},
+    clock::{Deadline, Tick},
+    turn::take_turn,
+    user::drop_all,
+};
+
+/// A map whose entries wait, once their time is over, until somebody takes them.
+///
+/// A `TimeoutDict` is a handle: cheap to clone, and all clones are one dictionary. An entry may have a
+/// deadline; it is due from the instant `now >= deadline`. Unlike in a [`Cache`](crate::Cache), an entry
+/// that is due stays readable, and leaves only by somebody's hand: [`take_expired`](Self::take_expired) and
+/// [`next_expired`](Self::next_expired) give each entry to exactly one caller, whatever the number of tasks
+/// and threads. Where that caller might die with it, [`claim_expired`](Self::claim_expired) and
+/// [`next_claim`](Self::next_claim) lend it until it is done with ([`Claim::ack`]).
+///
+/// What is due comes oldest deadline first, and of equal deadlines the one first that was set first. An
+/// entry on which somebody has a lease is given to nobody else until the lease is over; it is still read,
+/// set and removed as any other. Look-ups take any borrowed form of the key (`&str` for `String`).
+///
+/// A TTL of zero is due at once. One that overflows, as [`Duration::MAX`], makes an entry without deadline.
+///
+/// # From the timeout dictionary on Redis
+///
+/// | there | here |
+/// | --- | --- |
+/// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): the value is replaced as a whole, not merged by fields |
+/// | `get_data(key)` | [`get(&k)`](Self::get) |
+/// | `remove_data(key)` | [`remove(&k)`](Self::remove): its deadline goes with it |
+/// | `set_timeout(key, timeout)` | [`set_timeout(&k, ttl)`](Self::set_timeout): only where there is an entry |
+/// | `remove_timeout(key)` | [`remove_timeout(&k)`](Self::remove_timeout): the entry stays |
+/// | `get_expired(max_count=100)` | [`take_expired(100)`](Self::take_expired): with the keys, and never to two callers; [`claim_expired`](Self::claim_expired) where nothing may be lost with a caller |
+///
+/// # Cost
+///
+/// All is done under one lock, which a call holds for a fraction of a microsecond. A change of one entry, and
+/// each entry that is taken, claimed, acked or given back, costs O(log n), look-ups O(1): of them all, now and
+/// then one costs O(n), when there is to be room for twice as many. A lease that has ended costs O(log n) to
+/// the next call that takes or claims. The entries' memory is given back when none is left.
+///
+/// Each call takes part in Tokio's cooperative budget. But for the two that wait, that is the only point
+/// at which a call waits, and it comes before the call does anything: all are cancel safe.
+///
+/// # Under the lock
+///
+/// `Eq` and `Clone` of keys and values run while the dictionary is locked: they must not call it, nor drop a
+/// [`Claim`] of it. `Hash` and `Drop` do not (but for what a `Clone` that panics leaves behind), and may. A
+/// panic in any of them loses nothing.
+///
+/// # Runtimes
+///
+/// A dictionary has no task and needs no runtime, but for the waits of `next_expired` and `next_claim`. It
+/// keeps the time of the runtime on which it was made, where that has a clock that tests pause and advance (a
+/// `current_thread` one); everywhere else, real time.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use fleeting::TimeoutDict;
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+/// let logins = TimeoutDict::new();
+/// logins.set("ada", 1, Duration::from_secs(30)).await;
+/// logins.set("grace", 2, Duration::from_secs(20)).await;
+/// assert!(logins.take_expired(100).await.is_empty());
+///
+/// tokio::time::advance(Duration::from_secs(30)).await;
+/// assert_eq!(logins.get("ada").await, Some(1), "due, and waits to be taken");
+/// assert_eq!(logins.take_expired(100).await, [("grace", 2), ("ada", 1)]);
+/// assert_eq!(logins.get("ada").await, None);
+/// # }
+/// ```
+pub struct TimeoutDict<K, V, S = DefaultHasher> {
+    shared: Arc<Shared<K, V>>,
+    hasher: S,
+}
+
+impl<K, V> TimeoutDict<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// An empty dictionary.
+    pub fn new() -> Self {
+        Self::with_hasher(DefaultHasher::default())
+    }
+}
+
+impl<K, V, S> TimeoutDict<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// An empty dictionary that hashes by `hasher`. Where an attacker chooses keys, std's `RandomState`
+    /// resists it better than the default.
+    pub fn with_hasher(hasher: S) -> Self {
+        Self { shared: Arc::new(Shared::new()), hasher }
+    }
+
+    /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due or not.
+    ///
+    /// A claim on the replaced value is void: its end changes nothing any more.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::{TimeoutDict, Ttl};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let dict = TimeoutDict::new();
+    /// dict.set("stays", 1, Duration::MAX).await;
+    /// dict.set("is due", 2, Duration::ZERO).await;
+    /// assert_eq!(dict.ttl("stays").await, Ttl::Persistent);
+    /// assert_eq!(dict.take_expired(9).await, [("is due", 2)]);
+    /// assert_eq!(dict.set("stays", 3, Duration::ZERO).await, Some(1));
+    /// # }
+    /// ```
+    pub async fn set(&self, key: K, value: V, ttl: Duration) -> Option<V> {
+        take_turn().await;
+        let deadline = self.now().after(ttl);
+        let hash = self.hasher.hash_one(&key);
+        let mut new = Some((key, value));
+        self.shared.with(|entries| entries.set(hash, &mut new, deadline));
+        new.map(|(_, replaced)| replaced)
+    }
+
+    /// Lets the entry of `key` be due in `ttl` from now, also where it is due already; false where there is
+    /// none. A claim on it is void.
+    pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let deadline = self.now().after(ttl);
+        self.set_deadline(key, deadline).is_some()
+    }
+
+    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays, and a claim
+    /// on it is void.
+    pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let old = self.set_deadline(key, Deadline::PERSISTENT);
+        old.is_some_and(|old| !old.is_persistent())
+    }
+
+    /// A clone of the value of `key`, due or not, claimed or not.
+    pub async fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let hash = self.hasher.hash_one(key);
+        self.shared.with(|entries| entries.get(hash, key).cloned())
+    }
+
+    /// Whether there is an entry of `key`, due or not.
+    pub async fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let hash = self.hasher.hash_one(key);
+        self.shared.with(|entries| entries.get(hash, key).is_some())
+    }
+
+    /// In how long the entry of `key` is due: [`Ttl::Remaining`] of zero where it is.
+    pub async fn ttl<Q>(&self, key: &Q) -> Ttl
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let now = self.now();
+        let hash = self.hasher.hash_one(key);
+        match self.shared.with(|entries| entries.deadline(hash, key)) {
+            None => Ttl::Missing,
+            Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
+        }
+    }
+
+    /// Takes the value of `key` out, due or not. A claim on it is void.
+    pub async fn remove<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        take_turn().await;
+        let hash = self.hasher.hash_one(key);
+        self.shared.with(|entries| entries.remove(hash, key)).map(|(_, value)| value)
+    }
+
+    /// Takes out at most `max` entries that are due: at most once, as they are lost where the caller is.
+    ///
+    /// The dictionary is locked until all are out: choose `max` by how long others may wait for it. A future
+    /// that is dropped before its end took nothing.
+    pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
+        take_turn().await;
+        let now = self.shared.clock.glance();
+        let mut taken = Vec::new();
+        self.shared.with(|entries| {
+            entries.end_leases(&now);
+            while taken.len() < max
+                && let Some(entry) = entries.take_first(&now)
+            {
+                taken.push(entry);
+            }
+        });
+        taken
+    }
+
+    /// Lends at most `max` entries that are due for `lease`: at least once, as what is not acked by then
+    /// comes again.
+    ///
+    /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
+    /// is dropped, because of an error, a panic or the end of its task, gives its entry back at once. What
+    /// hangs, or was leaked, holds it until the lease is over. A lease that overflows is never over; one of
+    /// zero is at once, so that anybody may claim the entry next.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let lease = Duration::from_secs(10);
+    /// let logins = TimeoutDict::new();
+    /// logins.set("ada", 1, Duration::ZERO).await;
+    ///
+    /// let fails = logins.claim_expired(100, lease).await;
+    /// assert!(logins.claim_expired(100, lease).await.is_empty());
+    /// drop(fails);
+    ///
+    /// for claim in logins.claim_expired(100, lease).await {
+    ///     assert_eq!((claim.key(), claim.value()), (&"ada", &1));
+    ///     assert!(claim.ack().await);
+    /// }
+    /// assert!(logins.is_empty().await);
+    /// # }
+    /// ```
+    pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
+        take_turn().await;
+        let now = self.now();
+        // Outside of the lock: where a clone panics, what was claimed before is given back.
+        let mut claims = Vec::new();
+        self.shared.with(|entries| {
+            entries.end_leases(&now);
+            while claims.len() < max
+                && let Some(claimed) = entries.claim_first(now, lease)
+            {
+                claims.push(Claim::new(self.shared.clone(), claimed));
+            }
+        });
+        claims
+    }
+
+    /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
+    ///
+    /// It sleeps until the first deadline or end of a lease, and is woken where one comes that is sooner, or
+    /// a claim is given back. Who waits, here or in [`next_claim`](Self::next_claim), is served in the order
+    /// of asking; a call that does not wait may come first.
+    ///
+    /// # Panics
+    ///
+    /// Where it has to wait outside of a Tokio runtime, or on one without time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: who gives up took nothing, and those behind move up.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    /// use tokio::time::Instant;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let dict = TimeoutDict::new();
+    /// dict.set("a", 1, Duration::from_secs(30)).await;
+    /// dict.set("b", 2, Duration::from_secs(20)).await;
+    /// let start = Instant::now();
+    /// assert_eq!(dict.next_expired().await, ("b", 2));
+    /// assert_eq!(dict.next_expired().await, ("a", 1));
+    /// assert_eq!(start.elapsed(), Duration::from_secs(30));
+    /// # }
+    /// ```
+    pub async fn next_expired(&self) -> (K, V) {
+        take_turn().await;
+        self.shared
+            .next(|entries, now| {
+                entries.end_leases(&now);
+                entries.take_first(&now)
+            })
+            .await
+    }
+
+    /// Waits until an entry is due, and lends it for `lease`: at least once, as
+    /// [`claim_expired`](Self::claim_expired). Otherwise as [`next_expired`](Self::next_expired).
+    ///
+    /// # Panics
+    ///
+    /// Where it has to wait outside of a Tokio runtime, or on one without time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: who gives up claimed nothing, and those behind move up.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::TimeoutDict;
+    ///
+    /// async fn worker(jobs: TimeoutDict<String, u32>) {
+    ///     loop {
+    ///         let job = jobs.next_claim(Duration::from_secs(60)).await;
+    ///         if work(job.value()).await.is_ok() {
+    ///             job.ack().await;
+    ///         } // else it is given back, and comes again
+    ///     }
+    /// }
+    /// # async fn work(_: &u32) -> Result<(), ()> { Ok(()) }
+    /// ```
+    pub async fn next_claim(&self, lease: Duration) -> Claim<K, V> {
+        take_turn().await;
+        let claimed = |entries: &mut entries::Entries<K, V>, now| {
+            entries.end_leases(&now);
+            let claimed = entries.claim_first(now, lease)?;
+            Some(Claim::new(self.shared.clone(), claimed))
+        };
+        self.shared.next(claimed).await
+    }
+
+    /// How many entries there are: due or not, claimed or not.
+    pub async fn len(&self) -> usize {
+        take_turn().await;
+        self.shared.with(|entries| entries.len())
+    }
+
+    /// Whether there is no entry.
+    pub async fn is_empty(&self) -> bool {
+        self.len().await == 0
+    }
+
+    /// Takes all entries out. All claims are void.
+    pub async fn clear(&self) {
+        take_turn().await;
+        drop_all(self.shared.with(|entries| entries.clear()));
+    }
+
+    fn set_deadline<Q>(&self, key: &Q, deadline: Deadline) -> Option<Deadline>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hasher.hash_one(key);
+        self.shared.with(|entries| entries.set_deadline(hash, key, deadline))
+    }
+
+    fn now(&self) -> Tick {
+        self.shared.clock.now()
+    }
+}
+
+impl<K, V> Default for TimeoutDict<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V, S: Clone> Clone for TimeoutDict<K, V, S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), hasher: self.hasher.clone() }
+    }
+}
+
+impl<K, V, S> fmt::Debug for TimeoutDict<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.shared.with(|entries| entries.len());
+        f.debug_struct("TimeoutDict").field("len", &len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+use std::sync::PoisonError;
+
+use tokio::{sync::Notify, time::timeout_at};
+
+use super::entries::Entries;
+use crate::{
+    clock::{Clock, Tick},
+    sync::Mutex,
+};
+
+/// The state behind all handles and claims.
+pub(super) struct Shared<K, V> {
+    entries: Mutex<Entries<K, V>>,
+    pub(super) clock: Clock,
+    /// Who waits holds it or stands in line for it. Tokio's lock lets in who asked first.
+    line: tokio::sync::Mutex<()>,
+    /// Tells the head of the line that something is due sooner than it sleeps.
+    sooner: Notify,
+}
+
+impl<K, V> Shared<K, V> {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: Mutex::new(Entries::new()),
+            clock: Clock::new(),
+            line: tokio::sync::Mutex::new(()),
+            sooner: Notify::new(),
+        }
+    }
+
+    /// Calls `change` under the lock, then wakes who is to be woken.
+    ///
+    /// What `change` owns is dropped under the lock where it panics: let it borrow all that is the user's.
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut Entries<K, V>) -> R) -> R {
+        // A panic of the user's leaves the entries whole: see their invariants.
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut entries);
+        let wakes = entries.take_wake();
+        drop(entries);
+        if wakes {
+            self.sooner.notify_one();
+        }
+        changed
+    }
+
+    /// Waits in line, then until `take` takes something.
+    pub(super) async fn next<R>(
+        &self,
+        mut take: impl FnMut(&mut Entries<K, V>, Tick) -> Option<R>,
+    ) -> R {
+        let _head = self.line.lock().await;
+        loop {
+            let now = self.clock.now();
+            let taken =
+                self.with(|entries| take(entries, now).ok_or_else(|| entries.await_first()));
+            let until = match taken {
+                Ok(taken) => return taken,
+                Err(until) => until,
+            };
+            // What came since the look has left a notice, which ends the wait at once.
+            let sooner = self.sooner.notified();
+            match self.clock.instant_of(until) {
+                Some(until) => drop(timeout_at(until, sooner).await),
+                None => sooner.await,
+            }
+        }
+    }
+}
