@@ -49,15 +49,23 @@
 mod axum;
 mod cache;
 mod clock;
+#[cfg(all(feature = "dirq", unix))]
+#[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
+pub mod dirq;
 mod event;
 mod expiring_set;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod ordered;
 mod rate_limit;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub mod redis;
 mod scores;
 mod shared;
 mod sorted_set;
+#[cfg(all(feature = "dirq", unix))]
+mod spool;
 mod store;
 mod sweeper;
 mod sync;
@@ -78,6 +86,9 @@ pub use rate_limit::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
 };
 pub use sorted_set::SortedSet;
+#[cfg(all(feature = "dirq", unix))]
+#[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
+pub use spool::Spool;
 pub use sweeper::{Sweep, SweepReport};
 pub use timeout_dict::{Claim, TimeoutDict};
 

@@ -1,0 +1,1 @@
+//! The same names on Redis.
