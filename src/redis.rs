@@ -1,1 +1,25 @@
-//! The same names on Redis.
+//! The same names on Redis, Valkey and their clusters: for those who outgrow one machine.
+//!
+//! Everything starts from one [`Client`], a cheap clone. Each type has a name, and all processes that use a
+//! name on the same server share what is under it.
+//!
+//! - **Time is the server's.** No clock of a client decides anything.
+//! - **One round trip a verb**, and every check-and-change is one script: atomic on the server.
+//! - **One hash tag** for all keys of a subject, so a cluster's slot holds them together.
+//! - **Nothing ambiguous is repeated.** Where a change may or may not have happened, since the answer was
+//!   lost, the error is [`Error::Unanswered`]. Reads are repeated once.
+
+mod cache;
+mod client;
+mod codec;
+mod error;
+mod expiring_set;
+mod names;
+mod rate_limiter;
+mod raw;
+mod script;
+mod timeout_dict;
+
+pub use client::{Client, ClientBuilder, Urls};
+pub use codec::Format;
+pub use error::Error;

@@ -1,0 +1,301 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use ::redis::{
+    Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult,
+    ServerErrorKind, Value,
+    aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
+    cluster::ClusterClient,
+    cluster_async::ClusterConnection,
+    cluster_routing::SingleNodeRoutingInfo,
+};
+use tokio::time::{Instant, sleep};
+
+use super::{Error, names::Names};
+
+/// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// A connection to a server or a cluster that all types here are built from. A cheap clone.
+///
+/// All callers share one multiplexed connection (in a cluster: one a node), on which their commands wait for
+/// nobody's answer. It reconnects by itself. A command for which there is no connection, or whose server
+/// says that it can't do it now, is tried again until [`timeout`](ClientBuilder::timeout) has passed; one
+/// whose answer is lost is not, unless it only reads.
+///
+/// ```no_run
+/// use fleeting::redis::Client;
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let cluster = Client::connect(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
+/// let encrypted = Client::connect("rediss://user:password@cache.example.com:6380").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    link: Link,
+    prefix: String,
+    timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Link {
+    Server(ConnectionManager),
+    Cluster(ClusterConnection),
+}
+
+/// Whether a command whose answer was lost is sent again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    Never,
+    Once,
+}
+
+/// How a [`Client`] connects.
+#[derive(Clone)]
+#[must_use]
+pub struct ClientBuilder {
+    servers: Result<Vec<ConnectionInfo>, Arc<RedisError>>,
+    cluster: bool,
+    prefix: String,
+    timeout: Duration,
+    connect_timeout: Duration,
+}
+
+/// One URL, or several: those of a cluster's nodes. `redis://`, and `rediss://` for TLS.
+pub trait Urls {
+    /// The URLs, and whether they are those of a cluster.
+    #[doc(hidden)]
+    fn into_urls(self) -> (Vec<String>, bool);
+}
+
+impl Client {
+    /// Connects with the defaults of [`builder`](Client::builder): to one server by its URL, or to the
+    /// cluster to which the servers of several URLs belong.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] for what is no URL of a server, [`Error::Connect`] where none can be reached.
+    pub async fn connect(urls: impl Urls) -> Result<Self, Error> {
+        Self::builder(urls).connect().await
+    }
+
+    /// Begins a client with other than the default settings.
+    pub fn builder(urls: impl Urls) -> ClientBuilder {
+        let (urls, cluster) = urls.into_urls();
+        let servers = urls.into_iter().map(|url| {
+            let info = url.into_connection_info()?;
+            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            Ok(info.set_redis_settings(settings))
+        });
+        ClientBuilder {
+            servers: servers.collect::<RedisResult<_>>().map_err(Arc::new),
+            cluster,
+            prefix: "fleeting".into(),
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+        }
+    }
+
+    /// The keys of `name`.
+    pub(super) fn names(&self, name: &str) -> Result<Names, Error> {
+        Names::new(&self.0.prefix, name)
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// Sends a command, again and again while it certainly was not carried out and there is time.
+    pub(super) async fn send(&self, cmd: &Cmd, key: &[u8], repeat: Repeat) -> Result<Value, Error> {
+        let until = Instant::now() + self.0.timeout;
+        let (mut pause, longest) = PAUSE;
+        let mut repeat = repeat;
+        loop {
+            let error = match self.0.link.clone().send(cmd).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let passes = !matches!(
+                error.kind(),
+                ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig
+            );
+            match Error::of(error, key) {
+                Error::Unanswered(_) if repeat == Repeat::Once && Instant::now() < until => {
+                    repeat = Repeat::Never;
+                }
+                Error::Connect(_) | Error::Unavailable(_)
+                    if passes && Instant::now() + pause < until =>
+                {
+                    sleep(pause).await;
+                    pause = longest.min(2 * pause);
+                }
+                error => return Err(error),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cluster = matches!(self.0.link, Link::Cluster(_));
+        f.debug_struct("Client")
+            .field("prefix", &self.0.prefix)
+            .field("cluster", &cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// What all keys on the server begin with, so that programs don't meet under a name by chance. Defaults
+    /// to `fleeting`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a verb waits for its answer, and for a server that can't do it now. A rate limiter has a
+    /// shorter one of its own. Defaults to one second.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long an attempt to connect may take. Defaults to one second.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Whether the servers belong to a cluster. Defaults to true where several URLs were given.
+    pub fn cluster(mut self, cluster: bool) -> Self {
+        self.cluster = cluster;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] for what is no URL of a server, [`Error::Name`] for a prefix that can't be part of
+    /// a key, [`Error::Connect`] where no server can be reached.
+    pub async fn connect(self) -> Result<Client, Error> {
+        super::names::check(&self.prefix)?;
+        let servers = self.servers.map_err(|error| Error::Address((*error).clone()))?;
+        let link = if self.cluster {
+            // What is repeated is decided here, since only here it is known what may be.
+            let client = ClusterClient::builder(servers)
+                .retries(0)
+                .connection_timeout(self.connect_timeout)
+                .response_timeout(self.timeout)
+                .use_protocol(ProtocolVersion::RESP3)
+                .build()
+                .map_err(Error::Address)?;
+            Link::Cluster(client.get_async_connection().await.map_err(Error::Connect)?)
+        } else {
+            let server = servers.into_iter().next().ok_or_else(no_url)?;
+            let client = ::redis::Client::open(server).map_err(Error::Address)?;
+            // One attempt at a time: `send` decides about the next.
+            let config = ConnectionManagerConfig::new()
+                .set_number_of_retries(0)
+                .set_connection_timeout(Some(self.connect_timeout))
+                .set_response_timeout(Some(self.timeout));
+            let manager = ConnectionManager::new_with_config(client, config).await;
+            Link::Server(manager.map_err(Error::Connect)?)
+        };
+        Ok(Client(Arc::new(Inner { link, prefix: self.prefix, timeout: self.timeout })))
+    }
+}
+
+impl Link {
+    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
+        match &mut self {
+            Self::Server(server) => server.req_packed_command(cmd).await,
+            Self::Cluster(cluster) => {
+                let answer = cluster.req_packed_command(cmd).await;
+                match answer {
+                    Err(error) if is_ask(&error) => ask(cluster, cmd, error).await,
+                    answer => answer,
+                }
+            }
+        }
+    }
+}
+
+fn is_ask(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
+}
+
+/// Sends it to the node to which its slot is being moved.
+async fn ask(cluster: &mut ClusterConnection, cmd: &Cmd, error: RedisError) -> RedisResult<Value> {
+    let Some((host, port)) = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'))
+    else {
+        return Err(error);
+    };
+    let Ok(port) = port.parse() else { return Err(error) };
+    let node = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port };
+    let mut pipeline = ::redis::pipe();
+    pipeline.cmd("ASKING").add_command(cmd.clone());
+    let mut answers = cluster.route_pipeline(pipeline, 0, 2, node).await?;
+    answers.pop().ok_or(error)?.extract_error()
+}
+
+fn no_url() -> Error {
+    let cause = (ErrorKind::InvalidClientConfig, "no URL was given");
+    Error::Address(cause.into())
+}
+
+impl Urls for &str {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        (vec![self.to_owned()], false)
+    }
+}
+
+impl Urls for String {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        (vec![self], false)
+    }
+}
+
+impl Urls for &String {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        (vec![self.clone()], false)
+    }
+}
+
+impl<U: AsRef<str>> Urls for &[U] {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        (self.iter().map(|url| url.as_ref().to_owned()).collect(), self.len() > 1)
+    }
+}
+
+impl<U: AsRef<str>> Urls for Vec<U> {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        self[..].into_urls()
+    }
+}
+
+impl<U: AsRef<str>> Urls for &Vec<U> {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        self[..].into_urls()
+    }
+}
+
+impl<U: AsRef<str>, const N: usize> Urls for [U; N] {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        self[..].into_urls()
+    }
+}
+
+impl<U: AsRef<str>, const N: usize> Urls for &[U; N] {
+    fn into_urls(self) -> (Vec<String>, bool) {
+        self[..].into_urls()
+    }
+}

@@ -1,0 +1,98 @@
+use std::error::Error as StdError;
+
+use ::redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// What can go wrong between a verb and its server.
+///
+/// Two of these tell whether a change happened: after [`Unanswered`](Error::Unanswered) nobody knows, after
+/// all others it did not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What [`Client::connect`](super::Client::connect) was given is no address of a server. It is not
+    /// repeated here, since it may hold a password.
+    #[error("not the address of a Redis server")]
+    Address(#[source] RedisError),
+
+    /// A name that can't be part of a key: names are not empty, and have no `{` and no `}`, which mean hash
+    /// tags to a cluster.
+    #[error("a name is not empty and has neither {{ nor }}, unlike {0:?}")]
+    Name(String),
+
+    /// No connection could be made. Nothing was sent.
+    #[error("no connection to the server")]
+    Connect(#[source] RedisError),
+
+    /// The connection was lost, or the time ran out, before the answer came: it may or may not have been
+    /// carried out.
+    #[error("no answer from the server, which may or may not have carried it out")]
+    Unanswered(#[source] RedisError),
+
+    /// The server can't do it now: it loads its data, is a replica that takes no writes, or its cluster is
+    /// being changed. Nothing was changed.
+    #[error("the server can't do this now")]
+    Unavailable(#[source] RedisError),
+
+    /// Under the key is something of another type, which other programs put there.
+    #[error("under {key:?} is something of another type")]
+    WrongType {
+        /// The key on the server.
+        key: String,
+    },
+
+    /// A key or value can't be written in the [`Format`](super::Format) that was chosen.
+    #[error("can't be encoded")]
+    Encode(#[source] Box<dyn StdError + Send + Sync>),
+
+    /// What is under the key is no value of the type that was asked for.
+    #[error("what is under {key:?} can't be decoded")]
+    Decode {
+        /// The key on the server.
+        key: String,
+        /// Why not.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+
+    /// The server refused.
+    #[error("the server refused")]
+    Server(#[source] RedisError),
+}
+
+impl Error {
+    /// Whether the same call may succeed a moment later, without anyone changing anything.
+    ///
+    /// After [`Unanswered`](Error::Unanswered) it may also happen twice then.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Unanswered(_) | Self::Unavailable(_))
+    }
+
+    /// What the client's library says after `cmd`, whose first key is `key`, was given to it.
+    pub(super) fn of(error: RedisError, key: &[u8]) -> Self {
+        match error.kind() {
+            ErrorKind::Server(kind) if is_passing(kind) => Self::Unavailable(error),
+            _ if error.code() == Some("WRONGTYPE") => {
+                Self::WrongType { key: String::from_utf8_lossy(key).into_owned() }
+            }
+            ErrorKind::ClusterConnectionNotFound => Self::Connect(error),
+            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
+                Self::Connect(error)
+            }
+            _ if error.is_connection_refusal() => Self::Connect(error),
+            ErrorKind::Io | ErrorKind::Parse => Self::Unanswered(error),
+            _ => Self::Server(error),
+        }
+    }
+}
+
+fn is_passing(kind: ServerErrorKind) -> bool {
+    matches!(
+        kind,
+        ServerErrorKind::BusyLoading
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::TryAgain
+            | ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+    )
+}

@@ -1,0 +1,247 @@
+//! Real servers for tests: each starts its own on a free loopback port, and stops it.
+
+// Each test file compiles this module anew, and uses its share of it.
+#![allow(dead_code)]
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio::{io::copy_bidirectional, task::JoinSet};
+
+/// How long a server may take to answer, on a machine that does much else.
+const START: Duration = Duration::from_secs(30);
+
+/// A server of its own. It is killed when this is dropped.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+    args: Vec<String>,
+}
+
+impl Server {
+    /// Keeps nothing on disk.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Writes each change to disk before it answers, so that [`restart`](Server::restart) loses none.
+    pub(crate) fn durable() -> Self {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    pub(crate) fn start_with(args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the server");
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        // Another process may take the port between the look and the start.
+        for _ in 0..10 {
+            let port = free_port();
+            let mut child = spawn(port, &folder, &args);
+            if answers(&mut child, port) {
+                return Self { child, port, folder, args };
+            }
+        }
+        panic!("{} does not start; its log is in {:?}", program(), folder.keep());
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+
+    /// Starts it again after [`kill`](Server::kill), on the same port and folder.
+    pub(crate) fn restart(&mut self) {
+        let until = Instant::now() + START;
+        while Instant::now() < until {
+            self.child = spawn(self.port, &self.folder, &self.args);
+            if answers(&mut self.child, self.port) {
+                return;
+            }
+        }
+        panic!("{} does not start again on port {}", program(), self.port);
+    }
+
+    /// Stops it in its tracks (SIGSTOP): connections stay, and nothing answers.
+    pub(crate) fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    /// A connection of the plain client, to look at what is on the server.
+    pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("it is a URL");
+        client.get_multiplexed_async_connection().await.expect("the server answers")
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(status.expect("`kill` runs").success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Three servers that share the slots.
+pub(crate) struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Self {
+        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&args)).collect();
+        let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
+        let output = Command::new(cli())
+            .args(["--cluster", "create"])
+            .args(addresses)
+            .args(["--cluster-replicas", "0", "--cluster-yes"])
+            .output()
+            .unwrap_or_else(|error| panic!("the tests need `{}`: {error}", cli()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let cluster = Self { nodes };
+        let until = Instant::now() + START;
+        while !cluster.nodes.iter().all(|node| ask(node.port, "CLUSTER INFO").contains("state:ok"))
+        {
+            assert!(Instant::now() < until, "the cluster does not form");
+            thread::sleep(Duration::from_millis(50));
+        }
+        cluster
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    pub(crate) fn nodes(&mut self) -> &mut [Server] {
+        &mut self.nodes
+    }
+}
+
+/// A way to a server that can be cut: `redis://` to it is [`url`](Proxy::url).
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    connections: Arc<Mutex<JoinSet<()>>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(port: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let connections = Arc::new(Mutex::new(JoinSet::new()));
+        let closed = Arc::new(AtomicBool::new(false));
+        let (running, shut) = (Arc::clone(&connections), Arc::clone(&closed));
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                if shut.load(Relaxed) {
+                    continue;
+                }
+                running.lock().unwrap().spawn(async move {
+                    if let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await {
+                        let _ = copy_bidirectional(&mut near, &mut far).await;
+                    }
+                });
+            }
+        });
+        Self { address, connections, closed }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Cuts all connections, whatever is on its way; new ones may be made.
+    pub(crate) fn cut(&self) {
+        self.connections.lock().unwrap().abort_all();
+    }
+
+    /// Whether new connections are closed at once.
+    pub(crate) fn close(&self, closed: bool) {
+        self.closed.store(closed, Relaxed);
+    }
+}
+
+/// The program of the servers: `FLEETING_REDIS_SERVER`, else `redis-server`.
+pub(crate) fn program() -> String {
+    std::env::var("FLEETING_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
+/// The command-line client beside it: `FLEETING_REDIS_CLI`, else `redis-cli`.
+fn cli() -> String {
+    std::env::var("FLEETING_REDIS_CLI").unwrap_or_else(|_| "redis-cli".into())
+}
+
+fn spawn(port: u16, folder: &TempDir, args: &[String]) -> Child {
+    Command::new(program())
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--dir", folder.path().to_str().expect("the folder's path is text")])
+        .args(["--logfile", "log", "--enable-debug-command", "yes"])
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("the tests need `{}` (Debian: apt-get install redis-server): {error}", program())
+        })
+}
+
+/// Waits until the server answers, or has ended.
+fn answers(child: &mut Child, port: u16) -> bool {
+    let until = Instant::now() + START;
+    while Instant::now() < until && child.try_wait().expect("it is ours").is_none() {
+        if ask(port, "PING").starts_with("+PONG") {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+/// The first part of what the server answers; nothing where it does not.
+fn ask(port: u16, command: &str) -> String {
+    use std::io::{Read, Write};
+
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    let _ = write!(stream, "{command}\r\n");
+    let mut answer = [0; 4096];
+    let len = stream.read(&mut answer).unwrap_or(0);
+    String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+fn free_port() -> u16 {
+    // A cluster's node listens on its port + 10,000, too.
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        if port < 55_000 {
+            return port;
+        }
+    }
+}
