@@ -47,3 +47,14 @@ async fn a_prefix_that_means_something_to_a_cluster_is_refused() {
     let client = Client::builder(server.url()).prefix("a{b}").connect().await;
     assert!(matches!(client, Err(Error::Name(name)) if name == "a{b}"));
 }
+
+#[tokio::test]
+async fn a_connection_may_be_encrypted() {
+    let (_server, port) = Server::start_encrypted();
+    let url = format!("rediss://localhost:{port}");
+    let authority = std::fs::read("tests/data/tls/authority.pem").unwrap();
+    let client = Client::builder(&*url).authority(authority).connect().await;
+    assert!(client.is_ok(), "{client:?}");
+    let error = Client::connect(url).await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "the system trusts no such authority: {error:?}");
+}

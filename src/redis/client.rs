@@ -1,8 +1,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use ::redis::{
-    Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult,
-    ServerErrorKind, Value,
+    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -63,6 +63,7 @@ pub struct ClientBuilder {
     prefix: String,
     timeout: Duration,
     connect_timeout: Duration,
+    authority: Option<Vec<u8>>,
 }
 
 /// One URL, or several: those of a cluster's nodes. `redis://`, and `rediss://` for TLS.
@@ -97,6 +98,7 @@ impl Client {
             prefix: "fleeting".into(),
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
+            authority: None,
         }
     }
 
@@ -180,7 +182,17 @@ impl ClientBuilder {
         self
     }
 
+    /// The authority (its certificate, in PEM) that must have signed the certificates of `rediss://` servers.
+    /// Defaults to those that the system trusts.
+    pub fn authority(mut self, certificate: impl Into<Vec<u8>>) -> Self {
+        self.authority = Some(certificate.into());
+        self
+    }
+
     /// Connects.
+    ///
+    /// For `rediss://` something must encrypt: where the process has no default `CryptoProvider` of rustls,
+    /// that of `ring` becomes it.
     ///
     /// # Errors
     ///
@@ -189,9 +201,18 @@ impl ClientBuilder {
     pub async fn connect(self) -> Result<Client, Error> {
         super::names::check(&self.prefix)?;
         let servers = self.servers.map_err(|error| Error::Address((*error).clone()))?;
+        if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::TcpTls { .. })) {
+            // Who else installed one was first, and keeps it.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let certificates = TlsCertificates { client_tls: None, root_cert: self.authority };
         let link = if self.cluster {
             // What is repeated is decided here, since only here it is known what may be.
-            let client = ClusterClient::builder(servers)
+            let mut client = ClusterClient::builder(servers);
+            if certificates.root_cert.is_some() {
+                client = client.certs(certificates);
+            }
+            let client = client
                 .retries(0)
                 .connection_timeout(self.connect_timeout)
                 .response_timeout(self.timeout)
@@ -201,7 +222,11 @@ impl ClientBuilder {
             Link::Cluster(client.get_async_connection().await.map_err(Error::Connect)?)
         } else {
             let server = servers.into_iter().next().ok_or_else(no_url)?;
-            let client = ::redis::Client::open(server).map_err(Error::Address)?;
+            let client = match certificates.root_cert {
+                Some(_) => ::redis::Client::build_with_tls(server, certificates),
+                None => ::redis::Client::open(server),
+            };
+            let client = client.map_err(Error::Address)?;
             // One attempt at a time: `send` decides about the next.
             let config = ConnectionManagerConfig::new()
                 .set_number_of_retries(0)

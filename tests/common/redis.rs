@@ -88,6 +88,27 @@ impl Server {
         self.signal("-CONT");
     }
 
+    /// Starts one that also speaks TLS, on the returned port; its certificate is of `tests/data/tls`.
+    pub(crate) fn start_encrypted() -> (Self, u16) {
+        let port = free_port();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
+        let certificate = format!("{folder}/server.pem");
+        let (key, authority) = (format!("{folder}/server.key"), format!("{folder}/authority.pem"));
+        let server = Self::start_with(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &authority,
+            "--tls-auth-clients",
+            "no",
+        ]);
+        (server, port)
+    }
+
     /// A connection of the plain client, to look at what is on the server.
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("it is a URL");
