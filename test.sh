@@ -17,6 +17,10 @@ cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup c
 
 export RUSTDOCFLAGS="-D warnings"
 
+step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq"
+valkey=$(scripts/servers.sh)
+scripts/python.sh
+
 step "formatting"
 cargo fmt --check
 
@@ -34,6 +38,11 @@ done
 
 step "tests and doc tests"
 cargo test --locked --all-features
+
+step "the tests with a server, on Valkey"
+# This Valkey is built without TLS.
+FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test 'redis_*' \
+    --test 'conformance_*' -- --skip a_connection_may_be_encrypted
 
 step "interleavings"
 RUSTFLAGS="--cfg shuttle" cargo test --locked --lib --target-dir target/shuttle interleavings
