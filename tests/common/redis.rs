@@ -79,6 +79,20 @@ impl Server {
         panic!("{} does not start again on port {}", program(), self.port);
     }
 
+    /// Starts it again after [`kill`](Server::kill), so that it takes `each` for every command that it loads, and
+    /// does not wait until it has them.
+    pub(crate) fn restart_slowly(&mut self, each: Duration) {
+        let mut args = self.args.clone();
+        let delay = each.as_micros().to_string();
+        args.extend(["--key-load-delay", &delay].map(String::from));
+        self.child = spawn(self.port, &self.folder, &args);
+        let until = Instant::now() + START;
+        while !ask(self.port, "PING").starts_with("-LOADING") {
+            assert!(Instant::now() < until, "{} does not load slowly", program());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Stops it in its tracks (SIGSTOP): connections stay, and nothing answers.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
