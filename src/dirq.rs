@@ -1,1 +1,115 @@
-//! Directory queues.
+//! Directory queues: elements as files in a directory, which processes in any language add and take, at the same
+//! time and without a server.
+//!
+//! They are compatible, byte by byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
+//! implementations: all may work in one directory. [`QueueSimple`] holds a file for each element, [`Queue`] a
+//! directory with a file for each field of its [`Schema`]. [`QueueSet`] walks through several, and [`QueueNull`]
+//! forgets.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fleeting::dirq::QueueSimple;
+//!
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let queue = QueueSimple::open(dir.join("jobs")).await?;
+//! queue.add("resize 7.png").await?;
+//!
+//! let mut jobs = queue.watch(Duration::from_secs(5));
+//! let job = jobs.next().await.transpose()?.unwrap();
+//! assert_eq!(job.value(), "resize 7.png");
+//! job.ack().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is guaranteed
+//!
+//! - **Whole or not at all.** An element that can be seen is complete. An add that fails leaves nothing behind.
+//! - **One lock.** Of all processes that try to lock an element at once, one succeeds.
+//! - **At least once.** An element is in the queue until somebody who has its lock removes it. Whoever dies with
+//!   a lock leaves it, and a [`purge`](QueueSimple::purge) by anybody, from time to time, takes it away when it
+//!   is too old: then the element comes again.
+//! - **In the order of the clocks, best effort.** One handle, with its clones, gives each element a later name
+//!   than the one before. Elements of several processes come in the order of their clocks; a writer that
+//!   was slow between the look at the clock and the end of the add comes late.
+//! - **No way out.** Names are checked ([`Name`]), symbolic links in a queue are never followed, and what has no
+//!   name of the format is neither touched nor told of.
+//! - **An end.** What fails because another process was in the way is tried anew, a bounded number of times
+//!   ([`Error::GaveUp`]).
+//!
+//! # What is not
+//!
+//! - **Not exactly once.** A lock that a purge took away while its owner still worked leads to the same work
+//!   twice: choose [`max_lock`](Purge::max_lock) well above the longest work, or renew the lock
+//!   ([`Lock::keep_alive`]).
+//! - **Not strict order**, and none between elements that are locked at once.
+//! - **Not on disk** when an add returns, unless with [`sync`](QueueSimpleBuilder::sync): a crash of the machine
+//!   may lose the last seconds, though a crash of the process loses nothing.
+//! - **No text that Perl can't have.** The noncharacters of Unicode (as U+FFFE) go between Python and Rust; Perl
+//!   can neither read nor write them.
+//! - **No rights of its own.** Those of the files decide ([`umask`](QueueSimpleBuilder::umask)).
+//!
+//! # Cost
+//!
+//! All calls to the file system are made on the runtime's threads for blocking work, one trip there a call:
+//! between threads, a trip costs more than an add to a local disk. Many elements go faster by
+//! [`add_many`](QueueSimple::add_many) and [`locked`](QueueSimple::locked), which share trips, and by calls from
+//! several tasks at once.
+//!
+//! # From Python's `dirq`
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple::builder) with the same, then `open()`. A `rndhex` above 15 is an error, and not taken modulo 16 |
+//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue::builder), with `max_elements`; [`Schema::new`] of pairs, or parsed from a text |
+//! | `add(data)`, `enqueue(data)` | [`add`](QueueSimple::add), [`Queue::add`] of an [`Element`]. Text is not encoded by itself: give its UTF-8 |
+//! | `add_path(path)` | [`add_path`](QueueSimple::add_path) |
+//! | `for name in q`, `q.names()`, `q.first()`, `q.next()` | [`names()`](QueueSimple::names), a [`Walk`]: ask it for the [`next`](Walk::next), and for a new one to begin anew. A queue has no cursor, so that clones don't share one (`copy()`) |
+//! | `count()` | [`count`](QueueSimple::count). That of `Queue` counts elements, and not what is in `temporary` and `obsolete` |
+//! | `lock(name)` | [`lock`](QueueSimple::lock): `false` is no error |
+//! | `lock(name, permissive=False)` | the same, and an error of your own where it is `false` |
+//! | `unlock(name)` | [`unlock`](QueueSimple::unlock) |
+//! | `unlock(name, permissive=True)` | the same, where [`Error::NotLocked`] is passed over |
+//! | `get(name)`, `get_path(name)` | [`get`](QueueSimple::get), [`get_path`](QueueSimple::get_path): an error where it is not locked |
+//! | `remove(name)` | [`remove`](QueueSimple::remove) |
+//! | `dequeue(name)`, `get_element(name)` | [`dequeue`](Queue::dequeue), [`get_element`](Queue::get_element): `None` in the place of `QueueLockError` |
+//! | `touch(name)` | [`touch`](QueueSimple::touch) |
+//! | `purge(maxtemp, maxlock)` | [`purge`](QueueSimple::purge) of a [`Purge`]. It spares young elements in `temporary`, which Python's takes when they are empty, and says what it did |
+//! | `QueueSet(q1, q2)`, `add`, `remove`, iteration | [`QueueSet::new`], [`add`](QueueSet::add), [`remove`](QueueSet::remove), [`names`](QueueSet::names): by time, where Python goes by directory |
+//! | `QueueNull()` | [`QueueNull::new`] |
+//! | `QueueError`, `OSError` | [`Error`], a variant for each cause |
+//! | | beyond: [`add_many`](QueueSimple::add_many), [`locked`](QueueSimple::locked) and [`watch`](QueueSimple::watch) with a [`Lock`] that unlocks when it is dropped, [`peek`](QueueSimple::peek), [`sync`](QueueSimpleBuilder::sync) |
+
+mod blocking;
+mod element;
+mod error;
+mod folder;
+mod lock;
+mod locked;
+mod name;
+mod null;
+mod protocol;
+mod purge;
+mod queue;
+mod schema;
+mod set;
+mod simple;
+mod table;
+mod top;
+mod walk;
+mod watch;
+
+pub use self::{
+    element::{Element, Value},
+    error::Error,
+    lock::Lock,
+    name::Name,
+    null::QueueNull,
+    purge::{Purge, PurgeReport},
+    queue::{Queue, QueueBuilder},
+    schema::Schema,
+    set::QueueSet,
+    simple::{QueueSimple, QueueSimpleBuilder},
+    walk::Walk,
+};

@@ -1,0 +1,171 @@
+use std::collections::{BTreeMap, btree_map};
+
+use bytes::Bytes;
+
+/// What a [`Queue`](super::Queue) holds: a value for each of its fields, by name.
+///
+/// ```
+/// use fleeting::dirq::Element;
+///
+/// let element = Element::new()
+///     .with("body", "hello, world")
+///     .with("header", [("from", "ada"), ("to", "grace")]);
+///
+/// assert_eq!(element.string("body"), Some("hello, world"));
+/// assert_eq!(element.table("header").unwrap()["to"], "grace");
+/// assert_eq!(element.binary("body"), None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Element(BTreeMap<String, Value>);
+
+/// The value of a field, in one of the three types of a [`Schema`](super::Schema).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes, stored as they are.
+    Binary(Bytes),
+    /// Text, stored as UTF-8.
+    ///
+    /// Perl's `Directory::Queue` can't read the code points that Unicode sets apart as noncharacters (U+FFFE,
+    /// U+FDD0, U+10FFFF and their like). They are written all the same, as Python does.
+    String(String),
+    /// Texts by text, stored as sorted lines. What [`String`](Self::String) says of noncharacters holds here
+    /// too.
+    Table(BTreeMap<String, String>),
+}
+
+impl Element {
+    /// An element without fields.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The element with one more field, or another value for it: a text, bytes, or pairs of texts.
+    #[must_use]
+    pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.0.insert(field.into(), value.into());
+        self
+    }
+
+    /// The value of a field.
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        self.0.get(field)
+    }
+
+    /// The value of a field that is a [`Value::Binary`].
+    pub fn binary(&self, field: &str) -> Option<&Bytes> {
+        match self.get(field)? {
+            Value::Binary(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The value of a field that is a [`Value::String`].
+    pub fn string(&self, field: &str) -> Option<&str> {
+        match self.get(field)? {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The value of a field that is a [`Value::Table`].
+    pub fn table(&self, field: &str) -> Option<&BTreeMap<String, String>> {
+        match self.get(field)? {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The fields and their values, in the order of the fields' names.
+    pub fn iter(&self) -> btree_map::Iter<'_, String, Value> {
+        self.0.iter()
+    }
+}
+
+impl Value {
+    /// The type's name in a schema.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Binary(_) => "binary",
+            Self::String(_) => "string",
+            Self::Table(_) => "table",
+        }
+    }
+}
+
+impl<F: Into<String>, V: Into<Value>> FromIterator<(F, V)> for Element {
+    fn from_iter<I: IntoIterator<Item = (F, V)>>(fields: I) -> Self {
+        Self(fields.into_iter().map(|(field, value)| (field.into(), value.into())).collect())
+    }
+}
+
+impl IntoIterator for Element {
+    type Item = (String, Value);
+    type IntoIter = btree_map::IntoIter<String, Value>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Element {
+    type Item = (&'a String, &'a Value);
+    type IntoIter = btree_map::Iter<'a, String, Value>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(bytes: Bytes) -> Self {
+        Self::Binary(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Binary(bytes.into())
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Binary(Bytes::copy_from_slice(bytes))
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Value {
+    fn from(bytes: &[u8; N]) -> Self {
+        bytes[..].into()
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::String(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(text.to_owned())
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> From<BTreeMap<K, V>> for Value {
+    fn from(table: BTreeMap<K, V>) -> Self {
+        Self::Table(pairs(table))
+    }
+}
+
+impl<K: Into<String>, V: Into<String>, const N: usize> From<[(K, V); N]> for Value {
+    fn from(table: [(K, V); N]) -> Self {
+        Self::Table(pairs(table))
+    }
+}
+
+fn pairs<K: Into<String>, V: Into<String>>(
+    table: impl IntoIterator<Item = (K, V)>,
+) -> BTreeMap<String, String> {
+    table.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}

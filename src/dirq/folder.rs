@@ -1,0 +1,259 @@
+use std::{
+    ffi::{CStr, OsStr},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fchmod, fstat,
+        fsync, linkat, mkdirat, openat, renameat, statat, unlinkat, utimensat,
+    },
+    io::{Errno, Result, read, write},
+};
+
+/// An open directory.
+///
+/// What is done in it is done there and nowhere else: no name has a slash, and no link is followed.
+pub(super) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens the directory at `path`; `ENOTDIR` where that is a symbolic link.
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
+        Ok(Self { fd: rustix::fs::open(&path, FOLDER, Mode::empty())?, path })
+    }
+
+    /// Opens a directory in this one.
+    pub(super) fn enter(&self, name: &CStr) -> Result<Self> {
+        Ok(Self { fd: openat(&self.fd, name, FOLDER, Mode::empty())?, path: self.of(name) })
+    }
+
+    /// The path of `name` in it, for an error.
+    pub(super) fn of(&self, name: &CStr) -> PathBuf {
+        self.path.join(Path::new(OsStr::from_bytes(name.to_bytes())))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A new file with all of `data`. Where that fails, there is none.
+    pub(super) fn create(
+        &self,
+        name: &CStr,
+        data: &[u8],
+        umask: Option<Mode>,
+        sync: bool,
+    ) -> Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.fd, name, flags, FILE_MODE)?;
+        fill(&file, data, umask, sync).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = self.unlink(name);
+        })
+    }
+
+    /// All of a regular file: `ELOOP` where it is a link, `EINVAL` where it is anything else.
+    pub(super) fn read(&self, name: &CStr) -> Result<Vec<u8>> {
+        // Not blocking, as a pipe would wait for somebody who writes.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.fd, name, flags, Mode::empty())?;
+        let stat = fstat(&file)?;
+        if !is_file(&stat) {
+            return Err(Errno::INVAL);
+        }
+        let mut data = vec![0; usize::try_from(stat.st_size).unwrap_or(0)];
+        let mut filled = 0;
+        while filled < data.len() {
+            match read(&file, &mut data[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        data.truncate(filled);
+        Ok(data)
+    }
+
+    pub(super) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {
+        linkat(&self.fd, from, &self.fd, to, AtFlags::empty())
+    }
+
+    pub(super) fn unlink(&self, name: &CStr) -> Result<()> {
+        unlinkat(&self.fd, name, AtFlags::empty())
+    }
+
+    /// A new directory; its mode is the process' matter unless there is a umask.
+    pub(super) fn mkdir(&self, name: &CStr, umask: Option<Mode>) -> Result<()> {
+        mkdirat(&self.fd, name, FOLDER_MODE)?;
+        match umask {
+            None => Ok(()),
+            Some(umask) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                match openat(&self.fd, name, flags, Mode::empty()) {
+                    Ok(made) => fchmod(&made, FOLDER_MODE.difference(umask)),
+                    // Who else removed it, or made it anew, is responsible for its mode.
+                    Err(Errno::NOENT) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    pub(super) fn rmdir(&self, name: &CStr) -> Result<()> {
+        unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+    }
+
+    /// Moves what is at `from`, here, to `name` in `to`. It replaces an empty directory by a directory.
+    pub(super) fn rename(&self, from: &CStr, to: &Self, name: &CStr) -> Result<()> {
+        renameat(&self.fd, from, &to.fd, name)
+    }
+
+    /// Sets both times to the kernel's now, which is allowed to whoever may write the file, unlike any other
+    /// time.
+    pub(super) fn touch(&self, name: &CStr) -> Result<()> {
+        let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now(), last_modification: now() };
+        utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// What is at `name` itself, a link included.
+    pub(super) fn stat(&self, name: &CStr) -> Result<Stat> {
+        statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.
+    pub(super) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+        for entry in Dir::new(self.readable()?)? {
+            let entry = entry?;
+            if ![c".", c".."].contains(&entry.file_name()) {
+                visit(entry.file_name(), entry.file_type());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets its list of names survive a crash of the machine.
+    pub(super) fn sync(&self) -> Result<()> {
+        fsync(self.readable()?)
+    }
+
+    fn readable(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.fd, c".", flags, Mode::empty())
+    }
+}
+
+/// Moves the file `from` of one directory to the name `to` in another; `EEXIST` where that is taken.
+///
+/// At once where the file system can, and else by a link and an unlink: for who looks at `to`, they are the
+/// same.
+pub(super) fn publish(
+    from_folder: impl AsFd,
+    from: &CStr,
+    to_folder: &Folder,
+    to: &CStr,
+) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{RenameFlags, renameat_with};
+
+        match renameat_with(&from_folder, from, &to_folder.fd, to, RenameFlags::NOREPLACE) {
+            // What a kernel, and a file system, that has no such flag says.
+            Err(Errno::NOSYS | Errno::INVAL | Errno::NOTSUP) => {}
+            result => return result,
+        }
+    }
+    link_and_unlink(from_folder, from, to_folder, to)
+}
+
+fn link_and_unlink(
+    from_folder: impl AsFd,
+    from: &CStr,
+    to_folder: &Folder,
+    to: &CStr,
+) -> Result<()> {
+    linkat(&from_folder, from, &to_folder.fd, to, AtFlags::empty())?;
+    match unlinkat(&from_folder, from, AtFlags::empty()) {
+        // A purge may take the old name as soon as it is old.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => to_folder.unlink(to).and(Err(error)),
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+pub(super) fn is_file(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// The time of a file's last change, in nanoseconds since 1970.
+pub(super) fn modified(stat: &Stat) -> i128 {
+    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+}
+
+fn fill(file: &OwnedFd, mut data: &[u8], umask: Option<Mode>, sync: bool) -> Result<()> {
+    while !data.is_empty() {
+        match write(file, data) {
+            Ok(count) => data = &data[count..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(umask) = umask {
+        fchmod(file, FILE_MODE.difference(umask))?;
+    }
+    if sync { fsync(file) } else { Ok(()) }
+}
+
+const FILE_MODE: Mode = Mode::from_bits_retain(0o666);
+pub(super) const FOLDER_MODE: Mode = Mode::from_bits_retain(0o777);
+
+/// To go through a directory needs no right to list it: others may only drop elements in.
+#[cfg(target_os = "linux")]
+const FOLDER: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Most file systems can do it at once, and so no test from outside gets here.
+    #[test]
+    fn a_link_and_an_unlink_do_for_a_rename() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path().to_owned()).unwrap();
+        type Way = fn(&Folder, &CStr, &Folder, &CStr) -> Result<()>;
+        let ways: [Way; 2] = [
+            |from_folder, from, to_folder, to| publish(from_folder, from, to_folder, to),
+            |from_folder, from, to_folder, to| link_and_unlink(from_folder, from, to_folder, to),
+        ];
+        for publish in ways {
+            folder.create(c"draft", b"new", None, false).unwrap();
+            folder.create(c"taken", b"old", None, false).unwrap();
+            assert_eq!(publish(&folder, c"draft", &folder, c"taken"), Err(Errno::EXIST));
+            assert_eq!(fs::read(dir.path().join("taken")).unwrap(), b"old");
+            assert_eq!(publish(&folder, c"draft", &folder, c"free"), Ok(()));
+            assert_eq!(publish(&folder, c"draft", &folder, c"more"), Err(Errno::NOENT));
+            assert_eq!(fs::read(dir.path().join("free")).unwrap(), b"new");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+            folder.unlink(c"free").unwrap();
+            folder.unlink(c"taken").unwrap();
+        }
+    }
+}

@@ -1,0 +1,173 @@
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use futures_util::future::{Either, select};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Error, Name,
+    blocking::run,
+    protocol::{Held, Protocol},
+};
+
+/// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
+/// [`Element`](super::Element).
+///
+/// [`ack`](Self::ack) removes the element when the work is done. Dropped before, as by an error, a panic or the
+/// end of its task, it unlocks the element, and that comes again, here or to another process. The drop calls the
+/// file system by itself, with or without a runtime, for some microseconds on a local disk:
+/// [`unlock`](Self::unlock) does it on another thread.
+///
+/// The lock is as old as the call that took it. A purge by any process takes away one that is too old
+/// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes): then another process may lock the element
+/// and do the work too, and this lock's drop unlocks that one's. Work that may last renews it with
+/// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
+#[must_use = "a lock that is dropped is given back"]
+pub struct Lock<T: Send + 'static> {
+    held: Held<dyn Protocol<Payload = T>>,
+    value: T,
+}
+
+impl<T: Send + 'static> Lock<T> {
+    /// Locks and reads an element; none where somebody else has the lock, or it is gone. Where it can't be
+    /// read, the lock is given back.
+    pub(super) fn take(
+        queue: &Arc<dyn Protocol<Payload = T>>,
+        name: Name,
+    ) -> Result<Option<Self>, Error> {
+        let taken = Held::take(queue, name)?;
+        Ok(taken.map(|(held, value)| Self { held, value }))
+    }
+
+    /// The element's name.
+    pub fn name(&self) -> &Name {
+        self.held.name()
+    }
+
+    /// What the element holds.
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
+    /// Removes the element: the work is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The element may then come again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Who drops the future can't know whether the element is removed; most probably it is.
+    pub async fn ack(self) -> Result<(), Error> {
+        let held = self.held;
+        run("remove", held.queue().clone(), move |_| held.remove()).await
+    }
+
+    /// Removes the elements of all `locks`, at once: quicker than one by one.
+    ///
+    /// # Errors
+    ///
+    /// The first of those that [`ack`](Self::ack) would give. The others are removed all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`ack`](Self::ack).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::{Lock, QueueSimple};
+    /// use futures_util::StreamExt;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::open(dir.path()).await?;
+    /// queue.add_many((0..100).map(|n: u32| n.to_string())).await?;
+    ///
+    /// let mut chunks = queue.locked().ready_chunks(64);
+    /// while let Some(chunk) = chunks.next().await {
+    ///     let locks: Vec<_> = chunk.into_iter().collect::<Result<_, _>>()?;
+    ///     // Work on them all.
+    ///     Lock::ack_all(locks).await?;
+    /// }
+    /// assert_eq!(queue.count().await?, 0);
+    /// # Ok(()) }
+    /// ```
+    pub async fn ack_all(locks: impl IntoIterator<Item = Self>) -> Result<(), Error> {
+        let held: Vec<_> = locks.into_iter().map(|lock| lock.held).collect();
+        let Some(first) = held.first() else { return Ok(()) };
+        run("remove", first.queue().clone(), move |_| {
+            held.into_iter().map(Held::remove).fold(Ok(()), Result::and)
+        })
+        .await
+    }
+
+    /// Gives the lock back: the element stays, and comes again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`].
+    pub async fn unlock(self) -> Result<(), Error> {
+        let held = self.held;
+        run("unlock", held.queue().clone(), move |_| held.unlock()).await
+    }
+
+    /// Makes the lock's age zero.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The work had better stop.
+    pub async fn touch(&self) -> Result<(), Error> {
+        let name = *self.name();
+        run("touch", self.held.queue().clone(), move |queue| queue.renew(&name)).await
+    }
+
+    /// Does long work, and makes the lock's age zero `every` so often until it is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`touch`](Self::touch): then `work` is dropped where it stands.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::dirq::{Error, QueueSimple};
+    ///
+    /// async fn worker(queue: QueueSimple) -> Result<(), Error> {
+    ///     let mut jobs = queue.watch(Duration::from_secs(5));
+    ///     while let Some(job) = jobs.next().await.transpose()? {
+    ///         let done = job.keep_alive(Duration::from_secs(60), work(job.value())).await?;
+    ///         if done.is_ok() {
+    ///             job.ack().await?;
+    ///         } // else it is unlocked, and comes again
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # async fn work(_: &[u8]) -> Result<(), ()> { Ok(()) }
+    /// ```
+    pub async fn keep_alive<R>(
+        &self,
+        every: Duration,
+        work: impl Future<Output = R>,
+    ) -> Result<R, Error> {
+        let beat = async {
+            loop {
+                // Not an interval: a system that is too slow to keep up need not hurry after.
+                sleep_until(Instant::now() + every).await;
+                if let Err(error) = self.touch().await {
+                    return error;
+                }
+            }
+        };
+        match select(Box::pin(work), Box::pin(beat)).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right((error, _)) => Err(error),
+        }
+    }
+}
+
+impl<T: Send + 'static + fmt::Debug> fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("name", self.name()).field("value", &self.value).finish()
+    }
+}

@@ -1,0 +1,145 @@
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::stream::unfold;
+
+use super::{Error, Lock, Name, Walk, blocking::run, protocol::Protocol, watch::Watch};
+
+impl<T: Send + 'static> Walk<Lock<T>> {
+    /// Locks what can be locked, from the first element to the last: once, or each time there may be more.
+    pub(super) fn locked(queue: Arc<dyn Protocol<Payload = T>>, again: Option<Duration>) -> Self {
+        let state = (Round::new(queue), again.map(Watch::new));
+        Self::new(unfold(state, |(mut round, mut watch)| async move {
+            loop {
+                if let Some(next) = round.next().await {
+                    return Some((next, (round, watch)));
+                }
+                watch.as_mut()?.wait(&round.queue).await;
+            }
+        }))
+    }
+}
+
+/// One way through a queue.
+///
+/// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
+/// that wait here are locked for nothing: how many there are goes by how fast they are asked for.
+struct Round<T: Send + 'static> {
+    queue: Arc<dyn Protocol<Payload = T>>,
+    /// Where the next are; none before the first, and after the last.
+    cursor: Option<Cursor>,
+    ended: bool,
+    ahead: VecDeque<Result<Lock<T>, Error>>,
+    /// How many to lock next time.
+    count: usize,
+    filled: Instant,
+}
+
+impl<T: Send + 'static> Round<T> {
+    const MAX_COUNT: usize = 64;
+    /// Had all left within this time, they could have been twice as many.
+    const QUICK: Duration = Duration::from_millis(10);
+    /// Who waited longer is given back, and asked for anew.
+    const STALE: Duration = Duration::from_secs(1);
+    /// How many names a call to another thread tries, so that a stream that is dropped ends soon.
+    const TRIES: usize = 1024;
+
+    fn new(queue: Arc<dyn Protocol<Payload = T>>) -> Self {
+        let ahead = VecDeque::new();
+        Self { queue, cursor: None, ended: false, ahead, count: 0, filled: Instant::now() }
+    }
+
+    /// The next element; none at the end, after which it begins anew.
+    async fn next(&mut self) -> Option<Result<Lock<T>, Error>> {
+        loop {
+            let age = self.filled.elapsed();
+            if age < Self::STALE
+                && let Some(next) = self.ahead.pop_front()
+            {
+                return Some(next);
+            }
+            if self.ended && self.ahead.is_empty() {
+                self.ended = false;
+                return None;
+            }
+            self.count =
+                if age < Self::QUICK { (self.count * 2).clamp(1, Self::MAX_COUNT) } else { 1 };
+            self.fill().await;
+        }
+    }
+
+    /// Locks the next elements.
+    async fn fill(&mut self) {
+        let (count, stale) = (self.count, mem::take(&mut self.ahead));
+        let cursor = match self.ended {
+            true => Some(Cursor::default()),
+            false => self.cursor.take(),
+        };
+        let filled = run("list", self.queue.clone(), move |queue| {
+            let mut cursor = match cursor {
+                Some(cursor) => cursor,
+                None => Cursor::at_start(queue)?,
+            };
+            let mut ahead = cursor.take_back(stale);
+            for _ in 0..Self::TRIES {
+                if ahead.len() >= count {
+                    break;
+                }
+                match cursor.next(queue) {
+                    Some(Ok(name)) => ahead.extend(Lock::take(queue, name).transpose()),
+                    Some(Err(error)) => ahead.push_back(Err(error)),
+                    None => return Ok((None, ahead)),
+                }
+            }
+            Ok((Some(cursor), ahead))
+        });
+        (self.cursor, self.ahead) =
+            filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)])));
+        self.ended = self.cursor.is_none();
+        self.filled = Instant::now();
+    }
+}
+
+/// The names that are still to come.
+#[derive(Default)]
+struct Cursor {
+    names: VecDeque<Name>,
+    directories: VecDeque<u32>,
+}
+
+impl Cursor {
+    fn at_start<P: Protocol + ?Sized>(queue: &Arc<P>) -> Result<Self, Error> {
+        Ok(Self { names: VecDeque::new(), directories: queue.top().directories()?.into() })
+    }
+
+    fn next<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> Option<Result<Name, Error>> {
+        loop {
+            if let Some(name) = self.names.pop_front() {
+                return Some(Ok(name));
+            }
+            match queue.unlocked(self.directories.pop_front()?) {
+                Ok(mut names) => {
+                    names.sort_unstable();
+                    self.names = names.into();
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// Unlocks elements that come anew, and returns the errors between them.
+    fn take_back<T: Send + 'static>(
+        &mut self,
+        stale: VecDeque<Result<Lock<T>, Error>>,
+    ) -> VecDeque<Result<Lock<T>, Error>> {
+        let (locks, errors): (VecDeque<_>, _) = stale.into_iter().partition(Result::is_ok);
+        for lock in locks.into_iter().flatten().rev() {
+            self.names.push_front(*lock.name());
+        }
+        errors
+    }
+}

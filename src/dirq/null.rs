@@ -1,0 +1,154 @@
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rustix::fs::unlink;
+
+use super::{Error, Name, Purge, PurgeReport, Walk, blocking};
+
+/// A queue that forgets what is added to it, as `/dev/null`.
+///
+/// It stands in for a [`QueueSimple`](super::QueueSimple) whose elements nobody wants. It is always empty, and
+/// so has nothing to lock, read or remove: those calls are errors, as in the other implementations.
+///
+/// # Examples
+///
+/// ```
+/// use fleeting::dirq::{Error, QueueNull};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let queue = QueueNull::new();
+/// let name = queue.add("nobody reads this").await?;
+/// assert_eq!(name.to_string(), "NULL");
+/// assert_eq!(queue.count().await?, 0);
+/// assert!(matches!(queue.lock(&name).await, Err(Error::Unsupported { operation: "lock" })));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueNull(());
+
+impl QueueNull {
+    /// The queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets `data`. The name is always `NULL`.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    #[doc(alias = "enqueue")]
+    pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
+        drop(data);
+        Ok(Name::NULL)
+    }
+
+    /// Forgets each of `bodies`.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub async fn add_many<B: AsRef<[u8]>>(
+        &self,
+        bodies: impl IntoIterator<Item = B>,
+    ) -> Result<Vec<Name>, Error> {
+        Ok(bodies.into_iter().map(|_| Name::NULL).collect())
+    }
+
+    /// Removes the file at `path`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it can't be removed.
+    pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
+        let path = path.as_ref().to_owned();
+        let remove = |path: &Path| unlink(path).map_err(Error::on("remove", || path));
+        blocking::run_at("remove", path, remove).await?;
+        Ok(Name::NULL)
+    }
+
+    /// No element.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub async fn count(&self) -> Result<u64, Error> {
+        Ok(0)
+    }
+
+    /// No name.
+    pub fn names(&self) -> Walk<Name> {
+        Walk::new(futures_util::stream::empty())
+    }
+
+    /// Does nothing.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub async fn purge(&self, _: Purge) -> Result<PurgeReport, Error> {
+        Ok(PurgeReport::default())
+    }
+
+    /// There is nothing to lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn lock(&self, _: &Name) -> Result<bool, Error> {
+        unsupported("lock")
+    }
+
+    /// There is nothing to unlock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn unlock(&self, _: &Name) -> Result<(), Error> {
+        unsupported("unlock")
+    }
+
+    /// There is nothing to read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn get(&self, _: &Name) -> Result<Bytes, Error> {
+        unsupported("get")
+    }
+
+    /// There is no file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn get_path(&self, _: &Name) -> Result<PathBuf, Error> {
+        unsupported("get_path")
+    }
+
+    /// There is nothing to remove.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn remove(&self, _: &Name) -> Result<(), Error> {
+        unsupported("remove")
+    }
+
+    /// There is nothing to touch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub async fn touch(&self, _: &Name) -> Result<(), Error> {
+        unsupported("touch")
+    }
+}
+
+fn unsupported<T>(operation: &'static str) -> Result<T, Error> {
+    Err(Error::Unsupported { operation })
+}

@@ -1,0 +1,76 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::Stat;
+
+use super::folder::modified;
+
+/// From which age on a purge takes away what its owner left behind.
+///
+/// Ages go by the files' last change, strictly: what is exactly as old stays. They are as
+/// right as the clocks of the machines that share the queue.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use fleeting::dirq::Purge;
+///
+/// let patient = Purge::default().max_lock(Duration::from_secs(3600)).max_temp(Duration::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Purge {
+    max_temp: Duration,
+    max_lock: Duration,
+}
+
+impl Purge {
+    /// How long an element may be on its way in or out. [`Duration::ZERO`] leaves them all. Defaults to 300
+    /// seconds.
+    pub fn max_temp(mut self, age: Duration) -> Self {
+        self.max_temp = age;
+        self
+    }
+
+    /// How long a lock may be held since it was taken or touched. [`Duration::ZERO`] leaves them all.
+    /// Defaults to 600 seconds.
+    pub fn max_lock(mut self, age: Duration) -> Self {
+        self.max_lock = age;
+        self
+    }
+
+    pub(super) fn start(&self) -> Ages {
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
+        let before = |age: Duration| (!age.is_zero()).then(|| now - age.as_nanos() as i128);
+        Ages { temporary: before(self.max_temp), lock: before(self.max_lock) }
+    }
+}
+
+impl Default for Purge {
+    fn default() -> Self {
+        Self { max_temp: Duration::from_secs(300), max_lock: Duration::from_secs(600) }
+    }
+}
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PurgeReport {
+    /// Elements that were on their way in or out, and were removed.
+    pub temporary: u64,
+    /// Locks that were taken away: their elements can be locked again.
+    pub locks: u64,
+    /// Empty directories that were removed.
+    pub directories: u64,
+}
+
+/// The instants before which a change is too old; none where that part is off.
+pub(super) struct Ages {
+    pub(super) temporary: Option<i128>,
+    pub(super) lock: Option<i128>,
+}
+
+pub(super) fn is_older(stat: &Stat, instant: i128) -> bool {
+    modified(stat) < instant
+}

@@ -1,0 +1,198 @@
+use std::{collections::BTreeMap, path::Path, str::FromStr};
+
+use bytes::Bytes;
+
+use super::{Element, Error, Value, table};
+
+/// The field that would be an element's lock.
+const LOCKED: &str = "locked";
+
+/// The fields that the elements of a [`Queue`](super::Queue) have, with their types.
+///
+/// The name of a field is of ASCII letters and digits. Its type is `binary` (bytes), `string` (text, as
+/// UTF-8) or `table` (texts by text); with a `?` behind it, the field is optional. A `*` behind it, by which
+/// Perl's `Directory::Queue` takes references, is accepted and means nothing. At least one field is mandatory.
+///
+/// Who reads a queue need not know all its fields: files that are not in its schema are passed over.
+///
+/// # Examples
+///
+/// ```
+/// use fleeting::dirq::Schema;
+///
+/// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+/// assert_eq!(schema, "body:string,header:table?".parse()?);
+/// # Ok::<(), fleeting::dirq::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema(BTreeMap<String, Field>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Field {
+    kind: Kind,
+    optional: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Binary,
+    String,
+    Table,
+}
+
+impl Schema {
+    /// A schema of pairs of a field's name and its type.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFieldName`], [`Error::InvalidFieldType`], [`Error::InvalidSchema`] where a field is
+    /// given twice, and [`Error::NoMandatoryField`].
+    pub fn new<F, T>(fields: impl IntoIterator<Item = (F, T)>) -> Result<Self, Error>
+    where
+        F: Into<String>,
+        T: AsRef<str>,
+    {
+        let mut schema = BTreeMap::new();
+        for (name, given) in fields {
+            let name = name.into();
+            if !is_field_name(&name) {
+                return Err(Error::InvalidFieldName { field: name });
+            }
+            let given = given.as_ref();
+            let Some(field) = Field::parse(given) else {
+                return Err(Error::InvalidFieldType { field: name, given: given.to_owned() });
+            };
+            if schema.contains_key(&name) {
+                return Err(Error::InvalidSchema {
+                    reason: format!("the field {name:?} is in it twice"),
+                });
+            }
+            schema.insert(name, field);
+        }
+        if schema.values().all(|field| field.optional) {
+            return Err(Error::NoMandatoryField);
+        }
+        Ok(Self(schema))
+    }
+
+    /// Whether `element` has the fields of the schema, all with values of their types.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnexpectedField`], [`Error::WrongType`] and [`Error::MissingField`].
+    pub fn check(&self, element: &Element) -> Result<(), Error> {
+        for (name, value) in element {
+            let Some(field) = self.0.get(name) else {
+                return Err(Error::UnexpectedField { field: name.clone() });
+            };
+            let (expected, given) = (field.kind.name(), value.type_name());
+            if expected != given {
+                return Err(Error::WrongType { field: name.clone(), expected, given });
+            }
+        }
+        let missing =
+            |(name, field): &(&String, &Field)| !field.optional && element.get(name).is_none();
+        match self.0.iter().find(missing) {
+            Some((name, _)) => Err(Error::MissingField { field: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The files of `element`: their names, which are those of its fields, and what is in them.
+    pub(super) fn encode(&self, element: Element) -> Result<Vec<(String, Bytes)>, Error> {
+        self.check(&element)?;
+        Ok(element.into_iter().map(|(name, value)| (name, encode(value))).collect())
+    }
+
+    /// The element in the directory at `path`. `read` gives a file of it by its name, `None` where there is
+    /// none.
+    pub(super) fn decode(
+        &self,
+        path: &Path,
+        mut read: impl FnMut(&str) -> Result<Option<Vec<u8>>, Error>,
+    ) -> Result<Element, Error> {
+        let mut fields = Vec::with_capacity(self.0.len());
+        for (name, field) in &self.0 {
+            match read(name)? {
+                Some(bytes) => fields.push((name.clone(), field.kind.decode(name, bytes)?)),
+                None if field.optional => {}
+                None => return Err(Error::MissingFile { path: path.join(name) }),
+            }
+        }
+        Ok(fields.into_iter().collect())
+    }
+}
+
+/// Whether a file of this name in an element's directory is one of its data. Its lock is not.
+pub(super) fn is_field_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && name != LOCKED
+}
+
+/// A schema as a text: `body:string,header:table?`, with white space around the parts as one likes.
+impl FromStr for Schema {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let field = |part: &str| match part.split_once(':') {
+            Some((name, given)) => Ok((name.trim().to_owned(), given.trim().to_owned())),
+            None => Err(Error::InvalidSchema {
+                reason: format!("{part:?} is not a name, a colon and a type"),
+            }),
+        };
+        Self::new(text.split(',').map(field).collect::<Result<Vec<_>, _>>()?)
+    }
+}
+
+impl Field {
+    fn parse(given: &str) -> Option<Self> {
+        let (kind, optional) = match given.strip_suffix("?*").or(given.strip_suffix("*?")) {
+            Some(kind) => (kind, true),
+            None => match given.strip_suffix('?') {
+                Some(kind) => (kind, true),
+                None => (given.strip_suffix('*').unwrap_or(given), false),
+            },
+        };
+        let kind = match kind {
+            "binary" => Kind::Binary,
+            "string" => Kind::String,
+            "table" => Kind::Table,
+            _ => return None,
+        };
+        Some(Self { kind, optional })
+    }
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Binary => "binary",
+            Self::String => "string",
+            Self::Table => "table",
+        }
+    }
+
+    fn decode(self, field: &str, bytes: Vec<u8>) -> Result<Value, Error> {
+        if self == Self::Binary {
+            return Ok(bytes.into());
+        }
+        let text = String::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
+            field: field.to_owned(),
+            source: error.utf8_error(),
+        })?;
+        if self == Self::String {
+            return Ok(text.into());
+        }
+        let table = table::decode(&text);
+        table
+            .map(Value::Table)
+            .map_err(|line| Error::InvalidTable { field: field.to_owned(), line })
+    }
+}
+
+fn encode(value: Value) -> Bytes {
+    match value {
+        Value::Binary(bytes) => bytes,
+        Value::String(text) => text.into(),
+        Value::Table(table) => table::encode(&table).into(),
+    }
+}

@@ -1,0 +1,130 @@
+use std::path::Path;
+
+use futures_util::{future::BoxFuture, stream::unfold};
+
+use super::{Error, Name, Walk};
+
+/// Several queues of one kind that are walked through as one.
+///
+/// Names come in the order of their times, whatever queue they are in, each with its queue. As in Perl's
+/// `Directory::Queue::Set` these are the last 14 digits; Python's compares the directories first.
+///
+/// # Examples
+///
+/// ```
+/// use fleeting::dirq::{QueueSet, QueueSimple};
+///
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let north = QueueSimple::open(dir.path().join("north")).await?;
+/// let south = QueueSimple::open(dir.path().join("south")).await?;
+/// let set = QueueSet::new([north.clone(), south.clone()])?;
+/// let first = south.add("one").await?;
+/// let second = north.add("two").await?;
+///
+/// let mut names = set.names();
+/// let (queue, name) = names.next().await.transpose()?.unwrap();
+/// assert_eq!((queue.path(), name), (south.path(), first));
+/// let (queue, name) = names.next().await.transpose()?.unwrap();
+/// assert_eq!((queue.path(), name), (north.path(), second));
+/// assert!(names.next().await.is_none());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct QueueSet<Q> {
+    queues: Vec<Q>,
+}
+
+impl<Q: Browse> QueueSet<Q> {
+    /// A set of `queues`; none is allowed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Duplicate`] where two are the same directory, whatever their paths.
+    pub fn new(queues: impl IntoIterator<Item = Q>) -> Result<Self, Error> {
+        let mut set = Self { queues: Vec::new() };
+        queues.into_iter().try_for_each(|queue| set.add(queue))?;
+        Ok(set)
+    }
+
+    /// Adds a queue. Walks that were begun go on without it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Duplicate`] where it is in the set already.
+    pub fn add(&mut self, queue: Q) -> Result<(), Error> {
+        if self.queues.iter().any(|other| other.id() == queue.id()) {
+            return Err(Error::Duplicate { path: queue.path().to_owned() });
+        }
+        self.queues.push(queue);
+        Ok(())
+    }
+
+    /// Takes a queue out; false where it was not in the set. Walks that were begun go on with it.
+    pub fn remove(&mut self, queue: &Q) -> bool {
+        let before = self.queues.len();
+        self.queues.retain(|other| other.id() != queue.id());
+        self.queues.len() < before
+    }
+
+    /// How many elements there are in all queues, locked ones included. Costs a look at each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], of the first queue that can't be counted.
+    pub async fn count(&self) -> Result<u64, Error> {
+        let mut count = 0;
+        for queue in &self.queues {
+            count += queue.count_all().await?;
+        }
+        Ok(count)
+    }
+
+    /// The queues and names of all elements in the order of their times, locked ones included.
+    ///
+    /// An error is of one queue, of which it names the path; the walk goes on.
+    #[doc(alias = "first")]
+    pub fn names(&self) -> Walk<(Q, Name)> {
+        let heads: Vec<_> = self.queues.iter().map(|queue| Head::new(queue.clone())).collect();
+        Walk::new(unfold(heads, |mut heads| async move {
+            for head in &mut heads {
+                if let Err(error) = head.fill().await {
+                    return Some((Err(error), heads));
+                }
+            }
+            heads.retain(|head| head.name.is_some());
+            let first = heads.iter_mut().min_by_key(|head| head.name.map(|name| name.element))?;
+            let name = first.name.take().expect("a queue without a next name is out");
+            Some((Ok((first.queue.clone(), name)), heads))
+        }))
+    }
+}
+
+/// A queue of a set with its next name.
+struct Head<Q> {
+    queue: Q,
+    names: Walk<Name>,
+    name: Option<Name>,
+}
+
+impl<Q: Browse> Head<Q> {
+    fn new(queue: Q) -> Self {
+        Self { names: queue.all_names(), queue, name: None }
+    }
+
+    async fn fill(&mut self) -> Result<(), Error> {
+        if self.name.is_none() {
+            self.name = self.names.next().await.transpose()?;
+        }
+        Ok(())
+    }
+}
+
+/// What can be in a set: [`QueueSimple`](super::QueueSimple) and [`Queue`](super::Queue).
+pub trait Browse: Clone + Send + 'static {
+    /// Of device and inode.
+    fn id(&self) -> (u64, u64);
+    fn path(&self) -> &Path;
+    fn count_all(&self) -> BoxFuture<'_, Result<u64, Error>>;
+    fn all_names(&self) -> Walk<Name>;
+}
