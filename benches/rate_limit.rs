@@ -185,7 +185,8 @@ fn row(page: &mut String, name: &str, size: Size, time: impl Fn(Of) -> f64) {
 async fn forgetting(size: Size) -> String {
     let mut page = String::from("| | p99.9 | worst |\n| --- | --- | --- |\n");
     let window = Duration::from_secs(2);
-    let limit = Limit::new(10, window);
+    // All of it is in use for the whole window, whatever the way to count.
+    let limit = Limit::new(1, window);
     let all = [Of::Governor].into_iter().chain(WINDOWS.map(Of::Fleeting));
     let mut figures: Vec<[Vec<f64>; 2]> = vec![Default::default(); 4];
     for _ in 0..size.rounds / 3 {

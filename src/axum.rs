@@ -5,6 +5,7 @@ mod denial;
 mod headers;
 mod key;
 mod layer;
+mod limiter;
 mod service;
 
 pub use self::{

@@ -257,6 +257,12 @@ impl Clock {
     }
 }
 
+impl From<Instant> for Moment {
+    fn from(instant: Instant) -> Self {
+        Self { epoch: instant, tick: Tick(NonZeroU64::new(EPOCH).expect("it is not zero")) }
+    }
+}
+
 impl Moment {
     pub(crate) fn instant(self) -> Instant {
         let tick = self.tick.0.get();

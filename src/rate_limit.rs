@@ -26,6 +26,12 @@ use std::{
     time::Duration,
 };
 
+#[cfg(any(feature = "axum", feature = "redis"))]
+pub(crate) use self::per_limit::PerLimit;
+#[cfg(feature = "axum")]
+pub(crate) use self::rule::Left;
+#[cfg(feature = "redis")]
+pub(crate) use self::waiting::Waiting;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
@@ -33,6 +39,8 @@ pub use self::{
     limiter::LimiterStats,
     permit::{Limited, Permit, Standing, State},
 };
+#[cfg(feature = "axum")]
+use crate::clock::Glance;
 use crate::{cache::DefaultHasher, turn::take_turn};
 
 /// Limits how much each key may do in any window of time.
@@ -269,21 +277,22 @@ where
         with!(&self.0, limiter => limiter.until_ready(key, Some(max_wait)).await)
     }
 
-    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget.
+    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget; and what
+    /// it left of each limit.
     #[cfg(feature = "axum")]
     pub(crate) fn decide(
         &self,
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
-    ) -> Result<Permit, Limited> {
-        with!(&self.0, limiter => limiter.decide(key, limits, cost))
+    ) -> (Result<Permit, Limited>, PerLimit<Left>) {
+        with!(&self.0, limiter => limiter.decide_and_look(key, limits, cost))
     }
 
-    /// [`peek_with`](RateLimiter::peek_with) at once.
+    /// What is left of each limit.
     #[cfg(feature = "axum")]
-    pub(crate) fn state(&self, key: &K, limits: Option<&[Limit]>) -> State {
-        with!(&self.0, limiter => limiter.peek(key, limits))
+    pub(crate) fn left(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Left> {
+        with!(&self.0, limiter => limiter.left(key, limits))
     }
 
     /// What the limiter has decided and holds. O(shards).
@@ -296,6 +305,12 @@ impl<K, S> RateLimiter<K, S> {
     /// The limits that hold where no others are given.
     pub fn limits(&self) -> &[Limit] {
         with!(&self.0, limiter => limiter.limits())
+    }
+
+    /// The present, as the limiter sees it.
+    #[cfg(feature = "axum")]
+    pub(crate) fn glance(&self) -> Glance<'_> {
+        with!(&self.0, limiter => limiter.glance())
     }
 }
 

@@ -20,6 +20,12 @@ mod raw;
 mod script;
 mod timeout_dict;
 
+pub use cache::{Cache, CacheBuilder, CacheStats, Events, LosslessEvents};
 pub use client::{Client, ClientBuilder, Urls};
 pub use codec::Format;
 pub use error::Error;
+pub use expiring_set::{ExpiringSet, ExpiringSetBuilder};
+#[cfg(feature = "axum")]
+pub(crate) use rate_limiter::Left;
+pub use rate_limiter::{Breaker, LimiterStats, OnError, Permit, RateLimiter, RateLimiterBuilder};
+pub use timeout_dict::{Claim, TimeoutDict, TimeoutDictBuilder};

@@ -69,6 +69,8 @@ struct Shard {
     cursor: AtomicUsize,
     /// Entries changed places since the last pass; written under the shard's lock.
     moved: AtomicBool,
+    /// The most entries that there were of late, for [`Store::shrink`].
+    peak: AtomicUsize,
     zones: Zones,
     /// Hits and misses.
     reads: AtomicU64,

@@ -356,6 +356,25 @@ async fn the_fields_are_exact() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(3).named("minute")).build();
+    let slow = async || tokio::time::sleep(Duration::from_millis(20_500)).await;
+    let app = Router::new().route("/", get(slow)).layer(RateLimitLayer::new(limiter.clone(), all));
+    let answer = async {
+        let answer = ask(&app, get_with(&[])).await;
+        left(answer.headers())
+    };
+    let meanwhile = async {
+        advance(Duration::from_secs(1)).await;
+        limiter.check("all").await.expect("there is room");
+    };
+    let (left, ()) = tokio::join!(answer, meanwhile);
+    // 39.5 s are left of its minute.
+    assert_eq!(left, [("minute".to_owned(), [Some(2), Some(40)])]);
+    assert_eq!(limiter.peek("all").await.remaining(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_name_breaks_a_field() {
     let names = [r#"with "quotes" and \"#, "Größe", "line\r\nset-cookie: a=b", "", "µ;q=0, \"x\""];
     for name in names {

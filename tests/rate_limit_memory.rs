@@ -78,7 +78,7 @@ async fn a_million_keys_take_no_more_than_their_bound(window: Window) {
     limiter.check("victim").await.expect("its time is over");
 }
 
-/// A key that is in use for ever: 16 bytes for each time in its window, of which up to half are free and
+/// A key that is in use for ever: 12 bytes for each time in its window, of which up to half are free and
 /// as many have just left.
 async fn a_log_keeps_no_more_than_its_window() {
     let limiter: RateLimiter<u32> = RateLimiter::builder().limit(Limit::per_second(1_000)).build();
@@ -88,7 +88,7 @@ async fn a_log_keeps_no_more_than_its_window() {
         limiter.check(&1).await.expect("there is room");
         advance(SECOND / 1_000).await;
         let used = since(empty);
-        assert!(used < SLACK + 4 * 16 * 1_000, "{used} bytes after {call} calls, of 1,000 at most");
+        assert!(used < SLACK + 4 * 12 * 1_000, "{used} bytes after {call} calls, of 1,000 at most");
     }
 }
 

@@ -155,7 +155,10 @@ impl Eq for ClientIp {}
 
 impl Hash for ClientIp {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.network().hash(state);
+        match self.network() {
+            (IpAddr::V4(addr), _) => state.write_u32(addr.to_bits()),
+            (IpAddr::V6(addr), _) => state.write_u128(addr.to_bits()),
+        }
     }
 }
 
@@ -165,6 +168,15 @@ impl fmt::Display for ClientIp {
             (addr @ IpAddr::V4(_), _) => addr.fmt(f),
             (addr, prefix) => write!(f, "{addr}/{prefix}"),
         }
+    }
+}
+
+/// As it is shown; so a limiter on Redis can have it for a key.
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+impl serde::Serialize for ClientIp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -220,8 +232,9 @@ impl TrustedProxies {
     /// Who a request with these headers is from that `peer` has sent.
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
         let mut addr = peer.to_canonical();
-        let mut claims = self.claims(headers);
+        let mut claims = None;
         while self.trusts(addr)
+            && let claims = claims.get_or_insert_with(|| self.claims(headers))
             && let Some(Some(claim)) = claims.next()
         {
             addr = claim;

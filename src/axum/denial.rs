@@ -46,7 +46,8 @@ impl IntoResponse for Limited {
         let denial = Denial::of(&self);
         let mut response = denial.problem();
         let policy = Policy::of(std::slice::from_ref(denial.limit));
-        Headers::Draft11.replace(&policy, &[Field::denied(&denial)], response.headers_mut());
+        let fields = std::iter::once_with(|| Field::denied(&denial));
+        Headers::Draft11.replace(&policy, fields, response.headers_mut());
         response
     }
 }
@@ -54,7 +55,6 @@ impl IntoResponse for Limited {
 /// A denial at one moment, so that all that tells of it agrees.
 pub(super) struct Denial<'a> {
     pub(super) limit: &'a Limit,
-    pub(super) cost: u32,
     /// `None` where no wait helps.
     pub(super) wait: Option<Duration>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Denial<'a> {
 impl<'a> Denial<'a> {
     pub(super) fn of(limited: &'a Limited) -> Self {
         let wait = limited.ready_at().map(|_| limited.retry_after());
-        Self { limit: limited.limit(), cost: limited.cost(), wait }
+        Self { limit: limited.limit(), wait }
     }
 
     /// The answer, without fields that tell of limits.

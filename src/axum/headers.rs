@@ -1,14 +1,14 @@
-use std::{
-    borrow::Cow,
-    cmp::Reverse,
-    fmt::{self, Write},
-    time::Duration,
-};
+use std::{borrow::Cow, cmp::Reverse, time::Duration};
 
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use super::denial::Denial;
-use crate::{Limit, Standing};
+use crate::{
+    Limit,
+    clock::{Now, Tick},
+    rate_limit::Left,
+};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -28,8 +28,9 @@ pub enum Headers {
     /// RateLimit: "burst";r=9;t=1, "hourly";r=412;t=1800
     /// ```
     ///
-    /// `q` is the quota, `w` the window in seconds, `r` what is left, and `t` in how many seconds there is
-    /// more; it is absent where all of the quota is left. Seconds are rounded up. A limit without a name is
+    /// `q` is the quota, `w` the window in seconds, `r` what was left when the request was charged (or what that
+    /// was charged came back), and `t` in how many seconds from the answer there is more; it is absent where all
+    /// of the quota is left. Seconds are rounded up. A limit without a name is
     /// called by its figures, as `"10-per-1s"`; what a field can't carry of a name is percent-encoded.
     #[default]
     Draft11,
@@ -42,41 +43,59 @@ pub enum Headers {
     None,
 }
 
+/// A list of structured fields (RFC 9651) that is being written: a member for each limit, with its name and
+/// its parameters.
+type List = SmallVec<[u8; 128]>;
+
 /// What is the same in the fields of all answers by the same limits.
 #[derive(Clone)]
 pub(super) struct Policy {
     field: HeaderValue,
-    /// What each limit is called, as a field has it.
-    names: Box<[String]>,
+    /// How the member of each limit begins: `"name";r=`.
+    members: Box<[String]>,
 }
 
 /// What the fields tell of one limit.
 pub(super) struct Field<'a> {
     limit: &'a Limit,
     remaining: u32,
-    /// In how long there is more.
-    more_after: Option<Duration>,
+    /// In how many seconds there is more.
+    more_after: Option<u64>,
 }
 
 impl Headers {
     /// Adds to what an inner layer has set: the fields of the draft are lists, and get more members. Of the
     /// legacy ones there can be but one set, so the inner layer's stays.
-    pub(super) fn add(self, policy: &Policy, fields: &[Field<'_>], headers: &mut HeaderMap) {
-        let Some(least) = fields.iter().min_by_key(|field| field.scarcity()) else { return };
+    pub(super) fn add<'a>(
+        self,
+        policy: &Policy,
+        fields: impl Iterator<Item = Field<'a>> + Clone,
+        headers: &mut HeaderMap,
+    ) {
+        if policy.members.is_empty() {
+            return;
+        }
         if matches!(self, Headers::Draft11 | Headers::Both) {
             headers.append(POLICY, policy.field.clone());
-            headers.append(RATE_LIMIT, list(&policy.names, fields, Field::rate_limit));
+            headers.append(RATE_LIMIT, policy.rate_limit(fields.clone()));
         }
-        if matches!(self, Headers::Legacy | Headers::Both) && !headers.contains_key(LEGACY_LIMIT) {
-            let reset = least.more_after.map_or(0, whole_seconds);
+        if matches!(self, Headers::Legacy | Headers::Both)
+            && !headers.contains_key(LEGACY_LIMIT)
+            && let Some(least) = fields.min_by_key(Field::scarcity)
+        {
             headers.insert(LEGACY_LIMIT, least.limit.quota().into());
             headers.insert(LEGACY_REMAINING, least.remaining.into());
-            headers.insert(LEGACY_RESET, reset.into());
+            headers.insert(LEGACY_RESET, least.more_after.unwrap_or(0).into());
         }
     }
 
     /// Puts these in the place of all that are there.
-    pub(super) fn replace(self, policy: &Policy, fields: &[Field<'_>], headers: &mut HeaderMap) {
+    pub(super) fn replace<'a>(
+        self,
+        policy: &Policy,
+        fields: impl Iterator<Item = Field<'a>> + Clone,
+        headers: &mut HeaderMap,
+    ) {
         if self != Headers::None {
             for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
                 headers.remove(name);
@@ -90,47 +109,61 @@ impl Policy {
     pub(super) fn of(limits: &[Limit]) -> Self {
         let escaped = |name: &str| name.replace('\\', r"\\").replace('"', r#"\""#);
         let quoted = |limit| format!("\"{}\"", escaped(&policy_name(limit)));
-        let names: Box<[_]> = limits.iter().map(quoted).collect();
-        let field = list(&names, limits, |list, limit| {
-            write!(list, "q={};w={}", limit.quota(), whole_seconds(limit.per()))
-        });
-        Self { field, names }
+        let names: Vec<_> = limits.iter().map(quoted).collect();
+        let member = |(name, limit): (&String, &Limit)| {
+            format!("{name};q={};w={}", limit.quota(), whole_seconds(limit.per()))
+        };
+        let members: Vec<_> = names.iter().zip(limits).map(member).collect();
+        Self {
+            field: HeaderValue::try_from(members.join(", ")).expect("it is printable ASCII"),
+            members: names.into_iter().map(|name| name + ";r=").collect(),
+        }
+    }
+
+    fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> HeaderValue {
+        let mut list = List::new();
+        for (member, field) in self.members.iter().zip(fields) {
+            if !list.is_empty() {
+                list.extend_from_slice(b", ");
+            }
+            list.extend_from_slice(member.as_bytes());
+            // From the right, as that is how numbers are found.
+            let mut figures = [0; 48];
+            let mut start = figures.len();
+            if let Some(seconds) = field.more_after {
+                start = write_before(start, seconds, &mut figures);
+                figures[start - 3..start].copy_from_slice(b";t=");
+                start -= 3;
+            }
+            start = write_before(start, field.remaining.into(), &mut figures);
+            list.extend_from_slice(&figures[start..]);
+        }
+        HeaderValue::from_bytes(&list).expect("it is printable ASCII")
     }
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn of(standing: &'a Standing) -> Self {
-        Self {
-            limit: standing.limit(),
-            remaining: standing.remaining(),
-            more_after: standing.more_after(),
-        }
+    pub(super) fn of(limit: &'a Limit, left: &Left, now: &impl Now) -> Self {
+        let more_after = left.more_at.map(|at| whole_seconds_until(at, now));
+        Self { limit, remaining: left.remaining, more_after }
     }
 
     /// Of the limit that denied a call: for such a call nothing is left.
     pub(super) fn denied(denial: &Denial<'a>) -> Self {
-        Self { limit: denial.limit, remaining: 0, more_after: denial.wait }
+        Self { limit: denial.limit, remaining: 0, more_after: denial.wait.map(whole_seconds) }
     }
 
-    /// That this limit denied a call, if it was this one. More counts from when such a call would pass, so
-    /// that the fields promise nothing before `Retry-After`.
-    pub(super) fn deny(&mut self, denial: &Denial<'_>) {
+    /// The same, and where this limit denied a call, more counts from when such a call would pass: the fields
+    /// promise nothing before `Retry-After`.
+    pub(super) fn after(mut self, denial: &Denial<'_>) -> Self {
         if self.limit == denial.limit {
-            // There may be room for the call by now.
-            self.remaining = self.remaining.min(denial.cost.saturating_sub(1));
-            self.more_after = denial.wait;
+            self.more_after = denial.wait.map(whole_seconds);
         }
-    }
-
-    fn rate_limit(list: &mut String, field: &Self) -> fmt::Result {
-        match field.more_after {
-            None => write!(list, "r={}", field.remaining),
-            Some(wait) => write!(list, "r={};t={}", field.remaining, whole_seconds(wait)),
-        }
+        self
     }
 
     /// The least has the least left; of several, the one that it takes longest to wait for.
-    fn scarcity(&self) -> (u32, Reverse<Option<Duration>>) {
+    fn scarcity(&self) -> (u32, Reverse<Option<u64>>) {
         (self.remaining, Reverse(self.more_after))
     }
 }
@@ -159,18 +192,22 @@ pub(super) fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-/// A list of structured fields (RFC 9651): a member for each limit, with its name and its parameters.
-fn list<T>(
-    names: &[String],
-    members: &[T],
-    parameters: impl Fn(&mut String, &T) -> fmt::Result,
-) -> HeaderValue {
-    let mut list = String::with_capacity(64);
-    for (name, member) in names.iter().zip(members) {
-        list.push_str(if list.is_empty() { "" } else { ", " });
-        list.push_str(name);
-        list.push(';');
-        parameters(&mut list, member).expect("a string takes all");
+/// As [`whole_seconds`], of what is left until `at`.
+fn whole_seconds_until(at: Tick, now: &impl Now) -> u64 {
+    const SECOND: u64 = 1_000_000_000;
+    // By the coarse clock it is these, or one less.
+    let most = at.nanoseconds_since(now.at_least()).div_ceil(SECOND).max(1);
+    let is_less = most > 1 && now.has_reached(at.earlier((most - 1) * SECOND));
+    most - u64::from(is_less)
+}
+
+fn write_before(mut start: usize, mut number: u64, text: &mut [u8]) -> usize {
+    loop {
+        start -= 1;
+        text[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return start;
+        }
     }
-    HeaderValue::try_from(list).expect("it is printable ASCII")
 }

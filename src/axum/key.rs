@@ -35,6 +35,15 @@ impl<K> KeyOf<K> {
     }
 }
 
+impl<K> KeyOf<K> {
+    pub(super) async fn find(&self, parts: &mut Parts) -> Found<K> {
+        match self {
+            KeyOf::Request(find) => find(parts),
+            KeyOf::Extractor(extract) => extract(parts).await,
+        }
+    }
+}
+
 impl<K> Clone for KeyOf<K> {
     fn clone(&self) -> Self {
         match self {

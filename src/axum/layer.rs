@@ -11,12 +11,14 @@ use super::{
     ClientIp, Headers, RateLimit, TrustedProxies,
     headers::Policy,
     key::{KeyOf, OfRequest},
+    limiter::LayerLimiter,
 };
-use crate::{DefaultHasher, Limit, Limited, RateLimiter};
+use crate::{DefaultHasher, Limit, Limited};
 
 /// A tower layer that limits how many requests of each key pass.
 ///
-/// All clones, all services that they make and all connections count on the one [`RateLimiter`]. What is
+/// All clones, all services that they make and all connections count on the one limiter: a
+/// [`RateLimiter`](crate::RateLimiter) or, for several processes together, the one of feature `redis`. What is
 /// denied is answered by the layer, and doesn't reach the service;
 /// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
 /// routers among them, whose answers have bodies that can be made of axum's `Bytes`, as its `Body` and
@@ -54,15 +56,21 @@ use crate::{DefaultHasher, Limit, Limited, RateLimiter};
 ///
 /// # Cost
 ///
-/// A check, and a look at what is left for the fields (not with [`Headers::None`]); a box for the future only
-/// where a key is [extracted](RateLimitLayer::by), or a request denied.
+/// A check, which tells what is left, too, and the writing of the fields (not with [`Headers::None`]); a box for
+/// the future only where a key is [extracted](RateLimitLayer::by), or a request denied.
 ///
 /// # Keys
 ///
 /// A key that is a `String` of more than 256 bytes is counted by its first 256 and a hash of all of it: no
 /// request can fill the memory by a long key, and two of them share no quota (but only the layer can name
-/// them: a [`peek`](RateLimiter::peek) at the whole key finds nothing). How long other keys get is up to you.
-/// How many there are is bounded by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+/// them: a [`peek`](crate::RateLimiter::peek) at the whole key finds nothing). How long other keys get is up
+/// to you. How many there are is bounded by [`max_keys`](crate::RateLimiterBuilder::max_keys).
+///
+/// # On Redis
+///
+/// A check is a round trip then, as is each request whose charge comes back, and a box for the future. While the
+/// server fails, requests pass or not as the limiter's `OnError` says; those for which it has an error are
+/// answered by 503, or 500 where no wait helps. The fields are missing where nobody knows what is left.
 ///
 /// # Cancel safety
 ///
@@ -97,7 +105,7 @@ pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
 /// What a layer and its services share.
 pub(super) struct Settings<K, S> {
-    pub(super) limiter: RateLimiter<K, S>,
+    pub(super) limiter: LayerLimiter<K, S>,
     pub(super) key: KeyOf<K>,
     pub(super) skip: Option<OfRequest<bool>>,
     pub(super) cost: Option<OfRequest<u32>>,
@@ -120,11 +128,11 @@ impl<S> RateLimitLayer<(), S> {
     ///
     /// [`ClientIp`] is found with the [`TrustedProxies`] of an `Extension` layer outside of this one; without
     /// such it is the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
-    pub fn by<E>(limiter: RateLimiter<E, S>) -> RateLimitLayer<E, S>
+    pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
     where
         E: FromRequestParts<()> + 'static,
     {
-        RateLimitLayer::with_key(limiter, KeyOf::extracted())
+        RateLimitLayer::with_key(limiter.into(), KeyOf::extracted())
     }
 }
 
@@ -158,23 +166,23 @@ impl<S> RateLimitLayer<ClientIp, S> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn by_ip(limiter: RateLimiter<ClientIp, S>, trusted: TrustedProxies) -> Self {
+    pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
         let find = move |parts: &Parts| match trusted.client_of(parts) {
             Ok(client) => ControlFlow::Continue(Some(client)),
             Err(rejection) => ControlFlow::Break(rejection.into_response()),
         };
-        Self::with_key(limiter, KeyOf::Request(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyOf::Request(Arc::new(find)))
     }
 }
 
 impl<K, S> RateLimitLayer<K, S> {
     /// By what `key` makes of a request. One for which it makes `None` is not limited.
     pub fn new(
-        limiter: RateLimiter<K, S>,
+        limiter: impl Into<LayerLimiter<K, S>>,
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
         let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
-        Self::with_key(limiter, KeyOf::Request(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyOf::Request(Arc::new(find)))
     }
 
     /// How many units a request costs. One that costs 0 passes. Defaults to 1.
@@ -190,8 +198,8 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// Which limits a request is held to, for plans and tiers; `None` for the limiter's own. Defaults to
-    /// those for all. As in [`check_with`](RateLimiter::check_with), a key whose plan changes keeps what it
-    /// has in use.
+    /// those for all. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps what
+    /// it has in use.
     pub fn limits(
         mut self,
         limits: impl Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync + 'static,
@@ -201,7 +209,7 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// Counts, but denies nothing and tells clients nothing: to try limits out. What would have been denied
-    /// is a debug event of tracing, and counts in [`stats`](RateLimiter::stats). Defaults to off.
+    /// is a debug event of tracing, and counts in [`stats`](crate::RateLimiter::stats). Defaults to off.
     pub fn shadow(mut self) -> Self {
         self.settings().shadow = true;
         self
@@ -242,7 +250,7 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    fn with_key(limiter: RateLimiter<K, S>, key: KeyOf<K>) -> Self {
+    fn with_key(limiter: LayerLimiter<K, S>, key: KeyOf<K>) -> Self {
         Self(Arc::new(Settings {
             policy: Policy::of(limiter.limits()),
             limiter,

@@ -15,17 +15,20 @@ use ::axum::{
 };
 use futures_util::future::BoxFuture;
 use pin_project_lite::pin_project;
-use smallvec::SmallVec;
 use tower_service::Service;
 
 use super::{
     Headers,
     denial::Denial,
     headers::{Field, Policy},
-    key::{Found, KeyOf, bounded},
+    key::{Found, KeyOf},
     layer::Settings,
+    limiter::LayerPermit,
 };
-use crate::{DefaultHasher, Limit, Permit};
+use crate::{
+    DefaultHasher, Limit, Limited, RateLimiter,
+    rate_limit::{Left, PerLimit},
+};
 
 /// A service within a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<Inner, K, S = DefaultHasher> {
@@ -46,16 +49,24 @@ pin_project! {
     enum Answer<F, K, S, R, E> {
         // The request passed.
         Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, charged: Option<Charged<K>> },
-        // What takes longer: a key to be extracted, a denial.
+        // What takes longer: a key to be extracted, a limiter to be asked, a denial.
         Boxed { future: BoxFuture<'static, Result<HttpResponse<R>, E>> },
     }
 }
 
-/// A request that passes, and what was charged for it.
+/// A request that passes, and was charged.
 struct Charged<K> {
-    key: K,
     limits: Option<Arc<[Limit]>>,
-    permit: Permit,
+    left: PerLimit<Left>,
+    /// What may come back, where the answer decides on that. In a box, as the future is moved about.
+    tentative: Option<Box<(K, LayerPermit)>>,
+}
+
+/// A request that is limited.
+struct Ask<K> {
+    key: K,
+    cost: u32,
+    limits: Option<Arc<[Limit]>>,
 }
 
 impl<Inner, K, S> RateLimit<Inner, K, S> {
@@ -83,36 +94,43 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let settings = self.settings.clone();
-        let answer = match &self.settings.key {
-            KeyOf::Request(find) => match settings.admit(find(&parts), &parts) {
-                ControlFlow::Continue(charged) => {
-                    let inner = self.inner.call(Request::from_parts(parts, body));
-                    Answer::Passed { inner, settings, charged }
+        match (&self.settings.key, self.settings.limiter.in_memory()) {
+            (KeyOf::Request(find), Some(limiter)) => {
+                match self.settings.admit(limiter, find(&parts), &parts) {
+                    ControlFlow::Continue(charged) => {
+                        let inner = self.inner.call(Request::from_parts(parts, body));
+                        let settings = self.settings.clone();
+                        RateLimited { answer: Answer::Passed { inner, settings, charged } }
+                    }
+                    ControlFlow::Break(answer) => {
+                        RateLimited::boxed(async { Ok(made_here(answer).await) })
+                    }
                 }
-                ControlFlow::Break(answer) => {
-                    Answer::Boxed { future: Box::pin(async { Ok(made_here(answer).await) }) }
-                }
-            },
-            KeyOf::Extractor(extract) => {
-                let extract = *extract;
+            }
+            _ => {
+                let settings = self.settings.clone();
                 // The one that is ready is called, and its clone is asked again.
                 let clone = self.inner.clone();
                 let mut inner = mem::replace(&mut self.inner, clone);
-                let future = Box::pin(async move {
-                    let found = extract(&mut parts).await;
-                    let charged = match settings.admit(found, &parts) {
+                RateLimited::boxed(async move {
+                    let found = settings.key.find(&mut parts).await;
+                    let charged = match settings.admit_later(found, &parts).await {
                         ControlFlow::Continue(charged) => charged,
                         ControlFlow::Break(answer) => return Ok(made_here(answer).await),
                     };
                     let mut response = inner.call(Request::from_parts(parts, body)).await?;
-                    settings.settle(charged, response.status(), response.headers_mut());
+                    let status = response.status();
+                    settings.settle_later(charged, status, response.headers_mut()).await;
                     Ok(response)
-                });
-                Answer::Boxed { future }
+                })
             }
-        };
-        RateLimited { answer }
+        }
+    }
+}
+
+impl<F, K, S, R, E> RateLimited<F, K, S, R, E> {
+    fn boxed(future: impl Future<Output = Result<HttpResponse<R>, E>> + Send + 'static) -> Self {
+        Self { answer: Answer::Boxed { future: Box::pin(future) } }
     }
 }
 
@@ -157,16 +175,56 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     /// Charges a request: what was charged, if anything, or the answer to one that does not pass.
-    fn admit(&self, found: Found<K>, parts: &Parts) -> ControlFlow<Response, Option<Charged<K>>> {
+    fn admit(
+        &self,
+        limiter: &RateLimiter<K, S>,
+        found: Found<K>,
+        parts: &Parts,
+    ) -> ControlFlow<Response, Option<Charged<K>>> {
+        let Some(ask) = self.ask(found, parts)? else { return ControlFlow::Continue(None) };
+        let (decided, left) = limiter.decide(&ask.key, ask.cost, ask.limits.as_deref());
+        self.answer(ask, decided.map(LayerPermit::Memory), left, parts)
+    }
+
+    /// As [`admit`](Settings::admit), by any limiter.
+    async fn admit_later(
+        &self,
+        found: Found<K>,
+        parts: &Parts,
+    ) -> ControlFlow<Response, Option<Charged<K>>> {
+        let Some(ask) = self.ask(found, parts)? else { return ControlFlow::Continue(None) };
+        match self.limiter.decide(&ask.key, ask.cost, ask.limits.as_deref()).await {
+            Ok((decided, left)) => self.answer(ask, decided, left, parts),
+            Err(_) if self.shadow => ControlFlow::Continue(None),
+            Err(answer) => ControlFlow::Break(answer),
+        }
+    }
+
+    /// What is to be charged for a request, if anything, or the answer to one that can't be.
+    #[inline]
+    fn ask(&self, found: Found<K>, parts: &Parts) -> ControlFlow<Response, Option<Ask<K>>> {
         if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
             return ControlFlow::Continue(None);
         }
         let Some(key) = found? else { return ControlFlow::Continue(None) };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         let limits = self.limits.as_ref().and_then(|limits| limits(parts, &key));
-        let key = bounded(key);
-        match self.limiter.decide(&key, cost, limits.as_deref()) {
-            Ok(permit) => ControlFlow::Continue(Some(Charged { key, limits, permit })),
+        ControlFlow::Continue(Some(Ask { key: self.limiter.bounded(key), cost, limits }))
+    }
+
+    #[inline]
+    fn answer(
+        &self,
+        Ask { key, cost, limits }: Ask<K>,
+        decided: Result<LayerPermit, Limited>,
+        left: PerLimit<Left>,
+        parts: &Parts,
+    ) -> ControlFlow<Response, Option<Charged<K>>> {
+        match decided {
+            Ok(permit) => {
+                let tentative = self.charge_when.is_some().then(|| Box::new((key, permit)));
+                ControlFlow::Continue(Some(Charged { limits, left, tentative }))
+            }
             Err(limited) if self.shadow => {
                 tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
                 ControlFlow::Continue(None)
@@ -178,43 +236,72 @@ where
                     None => denial.problem(),
                 };
                 denial.retry_after(answer.headers_mut());
-                self.tell(&key, limits.as_deref(), Some(&denial), answer.headers_mut());
+                self.tell(limits.as_deref(), &left, Some(&denial), answer.headers_mut());
                 ControlFlow::Break(answer)
             }
         }
     }
 
-    /// Now that the answer is known.
+    /// Now that the answer is known, to a request that a limiter in memory let pass.
     fn settle(&self, charged: Option<Charged<K>>, status: StatusCode, headers: &mut HeaderMap) {
-        let Some(Charged { key, limits, permit }) = charged else { return };
-        if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(status)) {
+        let Some(Charged { limits, mut left, tentative }) = charged else { return };
+        if let (Some(tentative), Some(limiter)) = (tentative, self.limiter.in_memory())
+            && self.comes_back(status)
+        {
+            let (key, permit) = *tentative;
             permit.refund_now();
+            left = limiter.left(&key, limits.as_deref());
         }
         if !self.shadow {
-            self.tell(&key, limits.as_deref(), None, headers);
+            self.tell(limits.as_deref(), &left, None, headers);
         }
     }
 
-    /// Writes the fields that tell of `key`'s limits.
+    /// As [`settle`](Settings::settle), by any limiter.
+    async fn settle_later(
+        &self,
+        charged: Option<Charged<K>>,
+        status: StatusCode,
+        headers: &mut HeaderMap,
+    ) {
+        let Some(Charged { limits, mut left, tentative }) = charged else { return };
+        if let Some(tentative) = tentative
+            && self.comes_back(status)
+        {
+            let (key, permit) = *tentative;
+            left = self.limiter.take_back(permit, &key, limits.as_deref()).await;
+        }
+        if !self.shadow {
+            self.tell(limits.as_deref(), &left, None, headers);
+        }
+    }
+
+    /// Whether what such an answer was charged is taken back.
+    fn comes_back(&self, status: StatusCode) -> bool {
+        self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(status))
+    }
+
+    /// Writes the fields that tell what is left of the limits, if anybody knows.
     fn tell(
         &self,
-        key: &K,
         limits: Option<&[Limit]>,
+        left: &[Left],
         denial: Option<&Denial<'_>>,
         headers: &mut HeaderMap,
     ) {
-        if self.headers == Headers::None {
+        if self.headers == Headers::None || left.is_empty() {
             return;
         }
-        let state = self.limiter.state(key, limits);
+        let now = self.limiter.glance();
         let plan = limits.map(Policy::of);
         let policy = plan.as_ref().unwrap_or(&self.policy);
-        let mut fields: SmallVec<[_; 2]> = state.standings().iter().map(Field::of).collect();
+        let limits = limits.unwrap_or(self.limiter.limits());
+        let fields = limits.iter().zip(left).map(|(limit, left)| Field::of(limit, left, &now));
         match denial {
-            None => self.headers.add(policy, &fields, headers),
+            None => self.headers.add(policy, fields, headers),
             Some(denial) => {
-                fields.iter_mut().for_each(|field| field.deny(denial));
-                self.headers.replace(policy, &fields, headers);
+                let fields = fields.map(|field| field.after(denial));
+                self.headers.replace(policy, fields, headers);
             }
         }
     }

@@ -25,7 +25,8 @@ enum Counts {
     Many(Box<[u32]>),
 }
 
-const FEW: usize = 12;
+/// As many as fit into three words beside what tells which they are.
+const FEW: usize = 11;
 
 impl Buckets {
     /// Goes on to the bucket that `now` is in, and lets go of what has left.
@@ -85,9 +86,17 @@ impl Buckets {
         if age <= self.newest { self.newest - age } else { self.newest + (self.len - age) }
     }
 
+    /// When that leaves which has no room beside the cost and all that is newer.
     #[inline(never)]
     fn wait(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.parts(rule).ready(self.used, rule, now, cost)
+        let room = rule.quota - cost;
+        let mut kept = 0;
+        let age = (0..self.len).find(|age| {
+            kept += self.counts.get(self.at_age(*age));
+            kept > room
+        })?;
+        let leaves = self.leaves(rule, self.start?, age);
+        (!now.has_reached(leaves)).then_some(leaves)
     }
 
     #[inline]

@@ -27,7 +27,7 @@ pub struct Limit {
 ///
 /// | | at most in any `per` | a call's quota is free again | memory for each limit of a key |
 /// | --- | --- | --- | --- |
-/// | `Log` | the quota, exactly | after `per`, exactly | 16 bytes for each time at which calls passed |
+/// | `Log` | the quota, exactly | after `per`, exactly | 12 bytes for each time at which calls passed |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
 /// | `Gcra` | twice the quota, less one | evenly, a unit each `per / quota` | 8 bytes |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

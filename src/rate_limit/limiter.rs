@@ -65,6 +65,14 @@ struct Counts {
     denials: AtomicU64,
 }
 
+/// A check under way.
+struct Ask<'a> {
+    place: Place,
+    rules: &'a [Rule],
+    cost: u32,
+    now: Glance<'a>,
+}
+
 /// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -134,12 +142,12 @@ where
             ready!(poll_budget(cx));
             return Poll::Ready(self.uncounted(place, &self.limits, cost));
         }
-        Poll::Ready(self.check_by(place, key, &self.rules, &self.limits, cost))
+        let ask = Ask { place, rules: &self.rules, cost, now: self.shared.clock.glance() };
+        Poll::Ready(self.check_by(ask, key, &self.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
     /// again.
-    #[inline(never)]
     pub(super) fn decide<Q>(
         &self,
         key: &Q,
@@ -150,14 +158,31 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let place = self.shared.store.place(key);
-        let plan = limits.map(|limits| self.rules_of(limits));
-        let rules = plan.as_deref().unwrap_or(&self.rules);
-        let limits = limits.unwrap_or(&self.limits);
-        if cost == 0 || cost > least_quota(limits) {
-            return self.uncounted(place, limits, cost);
-        }
-        self.check_by(place, key, rules, limits, cost)
+        self.decide_by(key, limits, cost, &mut |_, _| {})
+    }
+
+    /// As [`decide`](Limiter::decide), and tells what it left of each limit.
+    #[cfg(feature = "axum")]
+    pub(super) fn decide_and_look(
+        &self,
+        key: &K,
+        limits: Option<&[Limit]>,
+        cost: u32,
+    ) -> (Result<Permit, Limited>, PerLimit<Left>) {
+        let mut left = None;
+        let mut look = |states: &States<A>, ask: &Ask<'_>| {
+            left = Some(states.left(ask.rules, &ask.now));
+        };
+        let decided = self.decide_by(key, limits, cost, &mut look);
+        (decided, left.unwrap_or_else(|| self.left(key, limits)))
+    }
+
+    /// What is left of each limit.
+    #[cfg(feature = "axum")]
+    pub(super) fn left(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Left> {
+        let rules = self.rules_of(limits.unwrap_or(&self.limits));
+        let now = self.shared.clock.glance();
+        self.look(key, |states| states.left(&rules, &now))
     }
 
     pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
@@ -218,37 +243,59 @@ where
         stats
     }
 
-    /// For a cost that is not 0, and above no quota.
-    #[inline(always)]
-    fn check_by<Q>(
+    #[inline(never)]
+    fn decide_by<Q>(
         &self,
-        place: Place,
         key: &Q,
-        rules: &[Rule],
-        limits: &[Limit],
+        limits: Option<&[Limit]>,
         cost: u32,
+        look: &mut impl FnMut(&States<A>, &Ask<'_>),
     ) -> Result<Permit, Limited>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let now = self.shared.clock.glance();
-        let charge = |entry: &mut Entry<_>| self.charge(entry, place, rules, &now, cost);
-        let charged = match self.shared.store.change_any(place, key, charge) {
+        let place = self.shared.store.place(key);
+        let plan = limits.map(|limits| self.rules_of(limits));
+        let rules = plan.as_deref().unwrap_or(&self.rules);
+        let limits = limits.unwrap_or(&self.limits);
+        if cost == 0 || cost > least_quota(limits) {
+            return self.uncounted(place, limits, cost);
+        }
+        let ask = Ask { place, rules, cost, now: self.shared.clock.glance() };
+        self.check_by(ask, key, limits, look)
+    }
+
+    /// For a cost that is not 0, and above no quota. Calls `look` with what the key has in use then, under
+    /// its shard's lock.
+    #[inline(always)]
+    fn check_by<Q>(
+        &self,
+        ask: Ask<'_>,
+        key: &Q,
+        limits: &[Limit],
+        look: &mut impl FnMut(&States<A>, &Ask<'_>),
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let charge = |entry: &mut Entry<_>| self.charge(entry, &ask, look);
+        let charged = match self.shared.store.change_any(ask.place, key, charge) {
             Ok(charged) => charged,
-            Err(vacant) => self.charge_new(vacant, place, key, rules, &now, cost),
+            Err(vacant) => self.charge_new(vacant, key, &ask, look),
         };
         match charged {
             Ok((state, charged)) => Ok(Permit {
                 limiter: self.registered.0,
-                hash: place.hash(),
+                hash: ask.place.hash(),
                 state: NonZeroU64::new(state),
                 charges: charged.charges,
                 remaining: charged.remaining,
             }),
             Err(denied) => {
-                self.log_denial(&limits[denied.limit], &now);
-                Err(self.limited_by(denied, limits, cost))
+                self.log_denial(&limits[denied.limit], &ask.now);
+                Err(self.limited_by(denied, limits, ask.cost))
             }
         }
     }
@@ -258,18 +305,17 @@ where
     fn charge(
         &self,
         entry: &mut Entry<States<A>>,
-        place: Place,
-        rules: &[Rule],
-        now: &Glance<'_>,
-        cost: u32,
+        ask: &Ask<'_>,
+        look: &mut impl FnMut(&States<A>, &Ask<'_>),
     ) -> Result<(u64, Charged), Denied> {
-        let charged = entry.value.charge(rules, now, cost);
-        if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
+        let charged = entry.value.charge(ask.rules, &ask.now, ask.cost);
+        if let Some(idle) = entry.value.idle_from(ask.rules).map(Deadline::from)
             && idle.is_later_than(entry.deadline)
         {
             entry.deadline = idle;
         }
-        self.counts[place.shard()].count(charged.is_err());
+        self.counts[ask.place.shard()].count(charged.is_err());
+        look(&entry.value, ask);
         charged.map(|charged| (entry.value.id, charged))
     }
 
@@ -279,11 +325,9 @@ where
     fn charge_new<'a, Q>(
         &'a self,
         mut vacant: Vacant<'a, K, States<A>>,
-        place: Place,
         key: &Q,
-        rules: &[Rule],
-        now: &Glance<'_>,
-        cost: u32,
+        ask: &Ask<'_>,
+        look: &mut impl FnMut(&States<A>, &Ask<'_>),
     ) -> Result<(u64, Charged), Denied>
     where
         K: Borrow<Q>,
@@ -292,12 +336,12 @@ where
         let store = &self.shared.store;
         if store.is_full() {
             drop(vacant);
-            if !self.make_room(place) {
-                return self.charge_overflow(rules, now, cost);
+            if !self.make_room(ask.place) {
+                return self.charge_overflow(ask, look);
             }
             // The key may be there by now.
-            let charge = |entry: &mut Entry<_>| self.charge(entry, place, rules, now, cost);
-            vacant = match store.change_any(place, key, charge) {
+            let charge = |entry: &mut Entry<_>| self.charge(entry, ask, look);
+            vacant = match store.change_any(ask.place, key, charge) {
                 Ok(charged) => return charged,
                 Err(vacant) => vacant,
             };
@@ -305,33 +349,33 @@ where
         let fresh = || {
             // A key that was beyond the bound takes along what it had in use there, as does any other new
             // one: nobody knows which they were.
-            let mut states =
-                match now.has_reached(Tick::from_nanoseconds(self.overflow_until.load(Relaxed))) {
-                    true => States::new(0, rules.len()),
-                    false => self.overflow().clone(),
-                };
+            let overflow_until = Tick::from_nanoseconds(self.overflow_until.load(Relaxed));
+            let mut states = match ask.now.has_reached(overflow_until) {
+                true => States::new(0, ask.rules.len()),
+                false => self.overflow().clone(),
+            };
             states.id = self.next_state.fetch_add(1, Relaxed);
-            let mut entry = Entry::new(states, now.at_least().into());
-            let charged = self.charge(&mut entry, place, rules, now, cost);
+            let mut entry = Entry::new(states, ask.now.at_least().into());
+            let charged = self.charge(&mut entry, ask, look);
             (entry, charged)
         };
         let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
-        charged.unwrap_or_else(|| self.charge_overflow(rules, now, cost))
+        charged.unwrap_or_else(|| self.charge_overflow(ask, look))
     }
 
     /// As a key beyond the bound.
     #[cold]
     fn charge_overflow(
         &self,
-        rules: &[Rule],
-        now: &Glance<'_>,
-        cost: u32,
+        ask: &Ask<'_>,
+        look: &mut impl FnMut(&States<A>, &Ask<'_>),
     ) -> Result<(u64, Charged), Denied> {
         let mut shared = self.overflow();
-        let charged = shared.charge(rules, now, cost);
-        let until = shared.idle_from(rules).map_or(0, Tick::nanoseconds);
+        let charged = shared.charge(ask.rules, &ask.now, ask.cost);
+        let until = shared.idle_from(ask.rules).map_or(0, Tick::nanoseconds);
         self.overflow_until.fetch_max(until, Relaxed);
         self.overflow_counts.count(charged.is_err());
+        look(&shared, ask);
         charged.map(|charged| (shared.id, charged))
     }
 
@@ -422,6 +466,11 @@ where
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    #[cfg(feature = "axum")]
+    pub(super) fn glance(&self) -> Glance<'_> {
+        self.shared.clock.glance()
     }
 }
 

@@ -17,10 +17,20 @@ pub(crate) struct Log {
     used: u32,
 }
 
+/// Packed, as a quarter would be padding.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
 struct Calls {
     at: Tick,
     cost: u32,
+}
+
+impl Calls {
+    /// A copy: there are no references into what is packed.
+    #[inline]
+    fn at(&self) -> Tick {
+        self.at
+    }
 }
 
 impl Default for Log {
@@ -43,7 +53,7 @@ impl Log {
     #[inline]
     fn forget(&mut self, rule: &Rule, now: &impl Now) {
         while let Some(first) = self.present().first()
-            && now.has_reached(first.at.later(rule.per))
+            && now.has_reached(first.at().later(rule.per))
         {
             self.used -= first.cost;
             self.start = self.start.saturating_add(1);
@@ -62,7 +72,7 @@ impl Log {
 
     #[inline]
     fn parts(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
-        self.present().iter().map(|calls| (calls.at.later(rule.per), calls.cost))
+        self.present().iter().map(|calls| (calls.at().later(rule.per), calls.cost))
     }
 }
 
@@ -80,9 +90,9 @@ impl Algorithm for Log {
         let gone = self.gone();
         match self.calls[gone..].last_mut() {
             // Not after it: times stay in order also where a clock would go back.
-            Some(last) if last.at >= at => {
+            Some(last) if last.at() >= at => {
                 last.cost += cost;
-                at = last.at;
+                at = last.at();
             }
             _ => self.push(Calls { at, cost }),
         }
@@ -92,7 +102,7 @@ impl Algorithm for Log {
     fn refund(&mut self, charge: Charge, _: &impl Now) {
         let gone = self.gone();
         let present = &mut self.calls[gone..];
-        let Ok(index) = present.binary_search_by_key(&charge.mark, |calls| calls.at) else {
+        let Ok(index) = present.binary_search_by_key(&charge.mark, Calls::at) else {
             return;
         };
         let back = present[index].cost.min(charge.amount as u32);
@@ -109,6 +119,6 @@ impl Algorithm for Log {
 
     #[inline]
     fn idle_from(&self, rule: &Rule) -> Option<Tick> {
-        self.present().last().map(|last| last.at.later(rule.per))
+        self.present().last().map(|last| last.at().later(rule.per))
     }
 }

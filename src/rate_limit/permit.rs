@@ -29,17 +29,17 @@ pub struct Permit {
 /// What is left of one [`Limit`] for one key, at the moment of asking.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    pub(super) limit: Limit,
-    pub(super) remaining: u32,
-    pub(super) more_at: Option<Instant>,
+    pub(crate) limit: Limit,
+    pub(crate) remaining: u32,
+    pub(crate) more_at: Option<Instant>,
 }
 
 /// What is left for one key, at the moment of asking.
 #[derive(Clone, Debug)]
 pub struct State {
-    pub(super) standings: PerLimit<Standing>,
+    pub(crate) standings: PerLimit<Standing>,
     /// When one unit would pass, where none does.
-    pub(super) ready: Option<Instant>,
+    pub(crate) ready: Option<Instant>,
 }
 
 /// No leave to go on; nothing was charged.
@@ -48,9 +48,9 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub struct Limited {
     /// Which had no room.
-    pub(super) limit: Limit,
-    pub(super) cost: u32,
-    pub(super) ready: Option<Moment>,
+    pub(crate) limit: Limit,
+    pub(crate) cost: u32,
+    pub(crate) ready: Option<Moment>,
 }
 
 impl Permit {

@@ -24,9 +24,9 @@ pub(crate) struct Charge {
 /// What is left of one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
-    pub(super) remaining: u32,
+    pub(crate) remaining: u32,
     /// From when on more is; `None` where nothing is in use.
-    pub(super) more_at: Option<Tick>,
+    pub(crate) more_at: Option<Tick>,
 }
 
 /// One way to count, for one limit of one key. Pure: no map, no clock.

@@ -15,20 +15,20 @@ use crate::turn::take_turn;
 const SMALL: usize = 64;
 
 /// The queues of those who wait for a key; only keys for which somebody waits have one.
-pub(super) struct Waiting<K, S>(Mutex<HashMap<K, Queue, S>>);
+pub(crate) struct Waiting<K, S>(Mutex<HashMap<K, Queue, S>>);
 
 /// Whoever holds it is at the head. Tokio's lock lets in who asked first.
 type Queue = Arc<tokio::sync::Mutex<()>>;
 
 /// A place in the queue of a key.
-struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
+pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     waiting: &'a Waiting<K, S>,
     key: K,
-    queue: Queue,
+    pub(crate) queue: Queue,
 }
 
 impl<K, S> Waiting<K, S> {
-    pub(super) fn new(hasher: S) -> Self {
+    pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(HashMap::with_hasher(hasher)))
     }
 
@@ -38,7 +38,7 @@ impl<K, S> Waiting<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
-    fn join(&self, key: K) -> Waiter<'_, K, S> {
+    pub(crate) fn join(&self, key: K) -> Waiter<'_, K, S> {
         let queue = self.lock().entry(key.clone()).or_default().clone();
         Waiter { waiting: self, key, queue }
     }

@@ -1,1 +1,382 @@
-// Being written.
+mod builder;
+mod entries;
+mod events;
+mod feed;
+mod group;
+mod shared;
+mod store;
+
+use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+pub use self::{
+    builder::CacheBuilder,
+    events::{Events, LosslessEvents},
+    shared::CacheStats,
+};
+use self::{
+    shared::Shared,
+    store::{Life, Store},
+};
+use super::{Client, Error, codec::encode_key};
+use crate::cache::{Ttl, When};
+
+/// A map of values that know when to leave, on a server that many processes share.
+///
+/// Verbs and meanings are those of the embedded [`Cache`](crate::Cache), where each answer is a `Result`.
+/// A `Cache` is a handle: cheap to clone. All that are made with one name on one server are one cache, in
+/// whatever process.
+///
+/// Keys are written as they are where they are strings, and else as JSON; values in a
+/// [`Format`](super::Format), JSON by default. So other programs can read and write them: the value of `ada`
+/// in the cache `sessions` is the string `fleeting:{sessions:7}:ada`, where 7 is the CRC16 of `ada` modulo 16.
+/// A borrowed form of the key (`&str` for `String`) must be written as the key itself.
+///
+/// # Time
+///
+/// Time is the server's, in milliseconds. A value lives no shorter than its TTL and less than a millisecond
+/// longer; nothing ever returns a dead one. A TTL of zero is dead at once, one beyond 2<sup>52</sup> ms is
+/// for ever.
+///
+/// # Cost
+///
+/// Each verb is one round trip and atomic, where nothing else is said. Without
+/// [events](CacheBuilder::events) most are the plain command that is named with them, and expired values leave
+/// as the server lets them. With events each verb is one script, which takes the server two to three times as
+/// long, and what has a TTL takes memory for an entry of a sorted set.
+///
+/// # Errors
+///
+/// Each verb fails with
+/// - [`Error::Connect`] and [`Error::Unavailable`] where the server can't be asked within the client's timeout,
+/// - [`Error::Unanswered`] where a change was sent and the answer lost; what only reads is sent once more,
+/// - [`Error::WrongType`] and [`Error::Decode`] where another program put something else under the key,
+/// - [`Error::Encode`] for keys and values that the format can't hold.
+///
+/// # Cancel safety
+///
+/// A verb that is dropped before its end may still be carried out by the server.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fleeting::redis::{Cache, Client};
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let sessions: Cache<String, u64> = Cache::new(&client, "sessions")?;
+/// sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await?;
+/// assert_eq!(sessions.get("ada").await?, Some(42));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Cache<K, V> {
+    shared: Arc<Shared<K, V>>,
+}
+
+impl<K, V> Cache<K, V> {
+    /// The cache of that name, without a default TTL and without events.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] for a name that can't be part of a key.
+    pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
+        Self::builder(client, name).build()
+    }
+
+    /// Sets up a cache.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::{Cache, Client, Format};
+    ///
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let sessions: Cache<String, Vec<u8>> = Cache::builder(&client, "sessions")
+    ///     .time_to_live(Duration::from_secs(1_800))
+    ///     .format(Format::Raw)
+    ///     .events(Duration::from_secs(3_600))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(client: &Client, name: &str) -> CacheBuilder<K, V> {
+        CacheBuilder::new(client, name)
+    }
+
+    fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    fn client(&self) -> &Client {
+        &self.shared.store.client
+    }
+
+    /// What `set` gives.
+    fn life(&self) -> Life {
+        self.shared.time_to_live.map_or(Life::Forever, Life::of)
+    }
+}
+
+impl<K, V> Cache<K, V>
+where
+    K: Serialize + DeserializeOwned,
+    V: Serialize + DeserializeOwned,
+{
+    /// The live value of `key` (Redis: `GET`).
+    #[doc(alias = "GET")]
+    pub async fn get<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let value = self.store().get(&key).read(self.client()).await?;
+        self.shared.count(&value);
+        self.decode(&key, value)
+    }
+
+    /// The live value of `key`, which may live for `ttl` from now: sliding expiry (Redis: `GETEX`).
+    #[doc(alias = "GETEX")]
+    pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Result<Option<V>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let (key, life) = (encode_key(key)?, Life::of(ttl));
+        let call = self.store().get_ex(&key, life);
+        let value = match life {
+            // Sent again, it would find nothing.
+            Life::None => call.change(self.client()).await?,
+            _ => call.read(self.client()).await?,
+        };
+        self.shared.count(&value);
+        self.decode(&key, value)
+    }
+
+    /// Puts `value` at `key` with the default TTL, or without one where none was set; returns the live
+    /// value it replaced (Redis: `SET GET`). A TTL that the replaced value had is dropped.
+    #[doc(alias = "SET")]
+    pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
+        self.put(&key, &value, self.life()).await
+    }
+
+    /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SET PX GET`).
+    #[doc(alias = "SETEX")]
+    #[doc(alias = "PSETEX")]
+    pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
+        self.put(&key, &value, Life::of(ttl)).await
+    }
+
+    /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX PX`).
+    ///
+    /// Without a `ttl` it gets the default one, as from [`set`](Cache::set).
+    #[doc(alias = "SETNX")]
+    pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
+        let (key, value) = (encode_key(&key)?, self.encode(&value)?);
+        let life = ttl.map_or_else(|| self.life(), Life::of);
+        self.store().set_nx(&key, &value, life).change(self.client()).await
+    }
+
+    /// Puts `value` at `key` and leaves the TTL as it is; returns the live value it replaced
+    /// (Redis: `SET KEEPTTL GET`).
+    ///
+    /// Where no live value is, this is [`set`](Cache::set).
+    #[doc(alias = "KEEPTTL")]
+    pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
+        let (key, value) = (encode_key(&key)?, self.encode(&value)?);
+        let call = self.store().set_keep_ttl(&key, &value, self.life());
+        let old = call.change(self.client()).await?;
+        self.decode(&key, old)
+    }
+
+    /// Takes the live value of `key` out (Redis: `GETDEL`).
+    #[doc(alias = "DEL")]
+    #[doc(alias = "GETDEL")]
+    pub async fn remove<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let value = self.store().remove(&key).change(self.client()).await?;
+        self.decode(&key, value)
+    }
+
+    /// Whether `key` has a live value.
+    #[doc(alias = "EXISTS")]
+    pub async fn contains_key<Q>(&self, key: &Q) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        Ok(self.ttl(key).await? != Ttl::Missing)
+    }
+
+    /// How long the value of `key` has still to live (Redis: `PTTL`).
+    #[doc(alias = "TTL")]
+    #[doc(alias = "PTTL")]
+    pub async fn ttl<Q>(&self, key: &Q) -> Result<Ttl, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let ttl: i64 = self.store().ttl(&encode_key(key)?).read(self.client()).await?;
+        Ok(match ttl {
+            -2 => Ttl::Missing,
+            -1 => Ttl::Persistent,
+            // Redis answers 0 in the last millisecond.
+            ttl => Ttl::Remaining(Duration::from_millis(ttl.max(1).unsigned_abs())),
+        })
+    }
+
+    /// Lets the value of `key` live for `ttl` from now; false where no live value is (Redis: `PEXPIRE`).
+    /// What is dead stays dead.
+    #[doc(alias = "EXPIRE")]
+    #[doc(alias = "PEXPIRE")]
+    pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let (key, life) = (encode_key(key)?, Life::of(ttl));
+        let call = self.store().expire(&key, life, None);
+        match life {
+            // Sent again, it would find nothing.
+            Life::None => call.change(self.client()).await,
+            _ => call.read(self.client()).await,
+        }
+    }
+
+    /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
+    /// (Redis: `PEXPIRE NX|XX|GT|LT`).
+    pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let call = self.store().expire(&key, Life::of(ttl), Some(when));
+        call.change(self.client()).await
+    }
+
+    /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no live
+    /// value is (Redis: `PEXPIRE`).
+    ///
+    /// An instant means nothing on another machine: what is sent is how far off it is, and the way to the
+    /// server comes on top.
+    #[doc(alias = "EXPIREAT")]
+    #[doc(alias = "PEXPIREAT")]
+    pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.expire(key, deadline.saturating_duration_since(Instant::now())).await
+    }
+
+    /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
+    pub async fn extend<Q>(&self, key: &Q, more: Duration) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        self.store().extend(&key, Life::of(more)).change(self.client()).await
+    }
+
+    /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
+    #[doc(alias = "PERSIST")]
+    pub async fn persist<Q>(&self, key: &Q) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.store().persist(&encode_key(key)?).change(self.client()).await
+    }
+
+    /// Ends the life of the value of `key` now, with an event whose deadline is now; returns the value.
+    ///
+    /// Without [events](CacheBuilder::events) it is [`remove`](Cache::remove).
+    pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let value = self.store().expire_now(&key).change(self.client()).await?;
+        self.decode(&key, value)
+    }
+
+    /// Changes the live value of `key`, atomically; its TTL stays. Returns what `change` does, or `None`
+    /// where no live value is.
+    ///
+    /// The value is read, changed here, and put where it still is the same: two round trips. Where another
+    /// changed it meanwhile, `change` is called again with what is there then, for which each time costs one
+    /// more. So it should do nothing but change the value.
+    ///
+    /// # Errors
+    ///
+    /// Those of every verb, and [`Error::Contended`] where others were faster for as long as the client's
+    /// timeout.
+    pub async fn update<Q, R>(
+        &self,
+        key: &Q,
+        mut change: impl FnMut(&mut V) -> R,
+    ) -> Result<Option<R>, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        let until = Instant::now() + self.client().timeout();
+        let mut there: Option<Vec<u8>> = self.store().get(&key).read(self.client()).await?;
+        while let Some(old) = there {
+            let mut value = self.shared.decode(&key, &old)?;
+            let result = change(&mut value);
+            let new = self.encode(&value)?;
+            let call = self.store().swap(&key, &old, &new);
+            let (is_swapped, now): (bool, _) = call.change(self.client()).await?;
+            if is_swapped {
+                return Ok(Some(result));
+            }
+            there = now;
+            if Instant::now() >= until {
+                return Err(Error::Contended);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn put(&self, key: &K, value: &V, life: Life) -> Result<Option<V>, Error> {
+        let (key, value) = (encode_key(key)?, self.encode(value)?);
+        let old = self.store().set(&key, &value, life).change(self.client()).await?;
+        self.decode(&key, old)
+    }
+
+    fn encode(&self, value: &V) -> Result<Vec<u8>, Error> {
+        self.shared.format.encode(value)
+    }
+
+    fn decode(&self, key: &[u8], value: Option<Vec<u8>>) -> Result<Option<V>, Error> {
+        value.map(|value| self.shared.decode(key, &value)).transpose()
+    }
+}
+
+impl<K, V> Clone for Cache<K, V> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<K, V> fmt::Debug for Cache<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("name", &self.shared.name)
+            .field("time_to_live", &self.shared.time_to_live)
+            .field("events", &self.store().is_told())
+            .finish_non_exhaustive()
+    }
+}

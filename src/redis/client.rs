@@ -1,12 +1,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use ::redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
+    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, IntoConnectionInfo,
+    ProtocolVersion, RedisError, RedisResult, ServerErrorKind, TlsCertificates, Value,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    cluster_routing::SingleNodeRoutingInfo,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 use tokio::time::{Instant, sleep};
 
@@ -46,6 +46,10 @@ enum Link {
     Server(ConnectionManager),
     Cluster(ClusterConnection),
 }
+
+/// One of the servers that hold keys, by a slot that it has; `None` where there is no cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node(Option<u16>);
 
 /// Whether a command whose answer was lost is sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,8 +111,41 @@ impl Client {
         Names::new(&self.0.prefix, name)
     }
 
-    pub(super) fn prefix(&self) -> &str {
-        &self.0.prefix
+    /// All servers that hold keys.
+    pub(super) async fn nodes(&self) -> Result<Vec<Node>, Error> {
+        if matches!(self.0.link, Link::Server(_)) {
+            return Ok(vec![Node(None)]);
+        }
+        let mut slots = ::redis::cmd("CLUSTER");
+        slots.arg("SLOTS");
+        let answer = self.send_to(Node(Some(0)), &slots).await?;
+        // A range is its first and last slot, its master, and the replicas.
+        let ranges: Vec<Vec<Value>> = FromRedisValue::from_redis_value(answer)
+            .map_err(|error| Error::Server(error.into()))?;
+        let mut masters = Vec::new();
+        for range in ranges {
+            if let [Value::Int(first), _, master, ..] = &range[..]
+                && !masters.iter().any(|(_, known)| known == master)
+            {
+                masters.push((Node(u16::try_from(*first).ok()), master.clone()));
+            }
+        }
+        Ok(masters.into_iter().map(|(node, _)| node).collect())
+    }
+
+    /// Sends what only reads to one server.
+    pub(super) async fn send_to(&self, node: Node, cmd: &Cmd) -> Result<Value, Error> {
+        match (self.0.link.clone(), node) {
+            (Link::Cluster(mut cluster), Node(Some(slot))) => {
+                let route = SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master));
+                let route = RoutingInfo::SingleNode(route);
+                cluster
+                    .route_command(cmd.clone(), route)
+                    .await
+                    .map_err(|error| Error::of(error, b""))
+            }
+            _ => self.send(cmd, b"", Repeat::Once).await,
+        }
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -121,7 +158,9 @@ impl Client {
         let (mut pause, longest) = PAUSE;
         let mut repeat = repeat;
         loop {
-            let error = match self.0.link.clone().send(cmd).await {
+            // What the server answers as an error comes as a value.
+            let answer = self.0.link.clone().send(cmd).await;
+            let error = match answer.and_then(Value::extract_error) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };

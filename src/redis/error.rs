@@ -2,6 +2,8 @@ use std::error::Error as StdError;
 
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::Limited;
+
 /// What can go wrong between a verb and its server.
 ///
 /// Two of these tell whether a change happened: after [`Unanswered`](Error::Unanswered) nobody knows, after
@@ -56,6 +58,20 @@ pub enum Error {
     /// The server refused.
     #[error("the server refused")]
     Server(#[source] RedisError),
+
+    /// A limit has no room: what a [`RateLimiter`](super::RateLimiter) says of a call that must not pass.
+    /// Nothing was charged.
+    #[error(transparent)]
+    Limited(#[from] Limited),
+
+    /// Others changed the value again and again, for as long as the client's timeout. Nothing was changed.
+    #[error("others were always faster")]
+    Contended,
+
+    /// Nothing that expires is told of, as the [`Cache`](super::Cache) was built without
+    /// [events](super::CacheBuilder::events).
+    #[error("the cache was built without events")]
+    NoEvents,
 }
 
 impl Error {
@@ -63,7 +79,11 @@ impl Error {
     ///
     /// After [`Unanswered`](Error::Unanswered) it may also happen twice then.
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Unanswered(_) | Self::Unavailable(_))
+        match self {
+            Self::Connect(_) | Self::Unanswered(_) | Self::Unavailable(_) | Self::Contended => true,
+            Self::Limited(limited) => limited.ready_at().is_some(),
+            _ => false,
+        }
     }
 
     /// What the client's library says after `cmd`, whose first key is `key`, was given to it.

@@ -1,1 +1,332 @@
-// Being written.
+//! One sorted set on the server, and scripts that begin with the dead. `millis.lua` and `seconds.lua` tell how
+//! the two layouts differ.
+
+mod builder;
+mod scores;
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    marker::PhantomData,
+    ops::RangeBounds,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+pub use self::builder::ExpiringSetBuilder;
+use self::scores::{Scores, Scripts};
+use super::{
+    Client, Error, Format,
+    script::{Call, Script},
+};
+
+/// A set on the server whose members are ordered by score. The score is a time, and a member dies when its
+/// score is `ttl` old: as [`fleeting::ExpiringSet`](crate::ExpiringSet), for many processes.
+///
+/// A cheap clone. All that use the name on a server share one set, and must give it the same `ttl` and
+/// format. A member is dead from the moment at which the server's clock reaches `score + ttl`; each call
+/// begins with the dead, so none returns or counts one.
+///
+/// * A member is in the set once: by its bytes, so it must be written alike each time (a `HashMap` is not).
+///   To push it again moves it to its new score.
+/// * Scores are times in whole milliseconds; what is finer is cut off. Equal scores keep all their members, in
+///   the order in which they were pushed: 1,024 of them for certain, of more the last come in the order of
+///   their bytes, as those with a score after the year 2109 do.
+/// * A score in the future makes a life longer. One that is `ttl` old or older is dead at once: it does not
+///   come in, and where the member is in the set already, it leaves.
+///
+/// There are no events, and nothing sweeps: an idle set leaves as a whole when its last member has died
+/// (`PEXPIREAT`).
+///
+/// # From the originals
+///
+/// | there | here |
+/// | --- | --- |
+/// | `ZADD key now value`, `push(value)` | [`push`](Self::push): by the server's clock, to the microsecond |
+/// | `push(value, score)` | [`push_at`](Self::push_at): any time, and none of them means "now" |
+/// | `push(value, score, unique=True)` | [`push_unique_at`](Self::push_unique_at) |
+/// | `extend(values)` | [`extend`](Self::extend): all of them |
+/// | `ZRANGE key 0 -1`, `elements()` | [`elements`](Self::elements) |
+/// | `queue[i]`, `queue[i:j]` | [`elements`](Self::elements), and the slice of that; by score [`range`](Self::range) |
+/// | `peek()` | [`peek`](Self::peek) |
+/// | `pop()` | [`pop`](Self::pop) |
+/// | `len(queue)`, `ZCARD key` | [`len`](Self::len) |
+/// | `clear()`, `DEL key` | [`clear`](Self::clear) |
+/// | `ZREMRANGEBYSCORE key -inf now-ttl`, in a MULTI | nothing: each verb is one script that begins with it |
+/// | `pickle` | [`Format`]: none of them runs anything when it is read |
+/// | the set at a bare key | [`compat`](Self::compat) on the same; [`new`](Self::new) at a key with the prefix |
+///
+/// # On the server
+///
+/// One sorted set, `prefix:{name:set}`, whose members are the values and whose scores are milliseconds since
+/// the Unix epoch. The fraction tells the members of a millisecond apart.
+///
+/// # Cost
+///
+/// One script and one round trip a verb; O(log n), and O(m) where m members die, come or are returned. All are
+/// atomic. One set is one key, so a cluster keeps it on one node.
+///
+/// # Errors
+///
+/// All verbs but the constructors may give those of the connection and of the server, and
+/// [`Error::WrongType`] where the key holds something else. After [`Error::Unanswered`] nobody knows whether a
+/// push, a pop or a removal was carried out; after all others it was not. Calls that only read are repeated
+/// once instead.
+///
+/// A member that does not decode is [`Error::Decode`], which names the set's key, and stays in the set until
+/// it dies.
+///
+/// # Cancel safety
+///
+/// A call that is dropped may still be carried out. So a [`pop`](Self::pop) may lose its member.
+///
+/// # Examples
+///
+/// Who was here in the last minute, at any of the servers:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fleeting::redis::{Client, ExpiringSet};
+///
+/// # async fn f() -> Result<(), fleeting::redis::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let here: ExpiringSet<String> = ExpiringSet::new(&client, "here", Duration::from_secs(60))?;
+/// here.push("ada".into()).await?;
+/// here.push("bob".into()).await?;
+/// here.push("ada".into()).await?;
+/// assert_eq!(here.elements().await?, ["bob", "ada"]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ExpiringSet<T> {
+    shared: Arc<Shared>,
+    types: PhantomData<fn(T)>,
+}
+
+struct Shared {
+    client: Client,
+    key: Vec<u8>,
+    /// In microseconds.
+    ttl: u64,
+    format: Format,
+    scores: Scores,
+}
+
+impl<T> ExpiringSet<T> {
+    /// The set of this name, whose members die when their scores are `ttl` old. Nothing is sent for it.
+    ///
+    /// With a `ttl` of zero only the future is not dead at once; with one of 285 years or more nothing dies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`].
+    pub fn new(client: &Client, name: impl Into<String>, ttl: Duration) -> Result<Self, Error> {
+        Self::builder(client, name, ttl).build()
+    }
+
+    /// Sets up a set.
+    pub fn builder(
+        client: &Client,
+        name: impl Into<String>,
+        ttl: Duration,
+    ) -> ExpiringSetBuilder<T> {
+        ExpiringSetBuilder::new(client, name.into(), ttl)
+    }
+
+    /// The set of programs that use the article's functions or `ExpiringPriorityQueue`, with JSON, on the same
+    /// server: the sorted set at the very key `key`, whose scores are Unix seconds. There is no prefix.
+    ///
+    /// * Scores are what those programs wrote, not whole milliseconds. Ours are as fine as the doubles of
+    ///   these years, a quarter of a microsecond. Equal scores come in the order of their bytes, as there.
+    /// * [`extend`](Self::extend) gives each member a microsecond more than the one before.
+    /// * The key gets no expiry: the others' members would go with it.
+    /// * A member is one by its bytes. Other writers of JSON may put blanks after `:` and `,` and escape what
+    ///   is not ASCII, so the same value may be in the set twice; strings and numbers of plain ASCII are not.
+    pub fn compat(client: &Client, key: impl Into<String>, ttl: Duration) -> Self {
+        let key = key.into().into_bytes();
+        Self::with(client.clone(), key, ttl, Format::Json, Scores::Seconds)
+    }
+
+    fn with(client: Client, key: Vec<u8>, ttl: Duration, format: Format, scores: Scores) -> Self {
+        // Rounded up, so that nothing dies too soon.
+        let ttl = u64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(1 << 53);
+        let shared = Shared { client, key, ttl, format, scores };
+        Self { shared: Arc::new(shared), types: PhantomData }
+    }
+
+    /// Takes the members with these scores out; tells how many there were.
+    #[doc(alias = "ZREMRANGEBYSCORE")]
+    pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
+        let ends = self.shared.scores.ends(&scores);
+        let call = self.call(|scripts| &scripts.remove_range).arg(&ends);
+        call.change(&self.shared.client).await
+    }
+
+    /// How many members live.
+    #[doc(alias = "ZCARD")]
+    pub async fn len(&self) -> Result<usize, Error> {
+        self.call(|scripts| &scripts.len).read(&self.shared.client).await
+    }
+
+    /// Whether no member lives.
+    pub async fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.len().await? == 0)
+    }
+
+    /// Takes all members out.
+    #[doc(alias = "DEL")]
+    pub async fn clear(&self) -> Result<(), Error> {
+        self.remove_range(..).await?;
+        Ok(())
+    }
+
+    fn call(&self, script: impl FnOnce(&'static Scripts) -> &'static Script) -> Call<'static> {
+        let Shared { key, ttl, scores, .. } = &*self.shared;
+        script(scores.scripts()).call(&[key]).arg(*ttl)
+    }
+}
+
+impl<T> ExpiringSet<T>
+where
+    T: Serialize + DeserializeOwned,
+{
+    /// Moves `member` in, with the server's present as its score.
+    #[doc(alias = "ZADD")]
+    pub async fn push(&self, member: T) -> Result<(), Error> {
+        self.put([member], None, false).await
+    }
+
+    /// Moves `member` in, at `score`: a time of the caller's, so who mixes it with [`push`](Self::push) needs
+    /// clocks that agree with the server's.
+    pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
+        self.put([member], Some(score), false).await
+    }
+
+    /// Moves `member` in, at `score`, in place of all others that are at that very score.
+    pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
+        self.put([member], Some(score), true).await
+    }
+
+    /// Moves all of `members` in, in their order, with the server's present as their score; nobody sees a part
+    /// of them.
+    ///
+    /// A millisecond is the present of up to 2,048 of them, the next one that of those behind, and so on; the
+    /// server needs about as long. About a million are as many as a command may carry.
+    pub async fn extend(&self, members: impl IntoIterator<Item = T>) -> Result<(), Error> {
+        self.put(members, None, false).await
+    }
+
+    /// The members, lowest score first.
+    #[doc(alias = "ZRANGE")]
+    pub async fn elements(&self) -> Result<Vec<T>, Error> {
+        self.range(..).await
+    }
+
+    /// The members with these scores, lowest first. A range that is the wrong way round has none.
+    #[doc(alias = "ZRANGEBYSCORE")]
+    pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
+        self.first(self.shared.scores.ends(&scores), -1).await
+    }
+
+    /// The member with the lowest score: the one that dies next.
+    pub async fn peek(&self) -> Result<Option<T>, Error> {
+        let first = self.first(self.shared.scores.ends(&(..)), 1).await?;
+        Ok(first.into_iter().next())
+    }
+
+    /// Takes the member with the lowest score out.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Decode`] the member is back, at the score that it had, unless somebody pushed it again
+    /// meanwhile.
+    #[doc(alias = "ZPOPMIN")]
+    pub async fn pop(&self) -> Result<Option<T>, Error> {
+        let call = self.call(|scripts| &scripts.pop);
+        let popped: Vec<Vec<u8>> = call.change(&self.shared.client).await?;
+        let [member, score] = &popped[..] else { return Ok(None) };
+        let decoded = self.decode(member);
+        if decoded.is_err() {
+            let call = self.call(|scripts| &scripts.put_back).arg(member).arg(score);
+            let () = call.change(&self.shared.client).await?;
+        }
+        decoded.map(Some)
+    }
+
+    /// Takes `member` out; tells whether it was there.
+    #[doc(alias = "ZREM")]
+    pub async fn remove<Q>(&self, member: &Q) -> Result<bool, Error>
+    where
+        T: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let member = self.shared.format.encode(member)?;
+        let call = self.call(|scripts| &scripts.remove).arg(member);
+        call.change(&self.shared.client).await
+    }
+
+    /// The score of `member`.
+    #[doc(alias = "ZSCORE")]
+    pub async fn score<Q>(&self, member: &Q) -> Result<Option<SystemTime>, Error>
+    where
+        T: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let member = self.shared.format.encode(member)?;
+        let call = self.call(|scripts| &scripts.score).arg(member);
+        let score: Option<f64> = call.read(&self.shared.client).await?;
+        Ok(score.and_then(|score| self.shared.scores.time(score)))
+    }
+
+    /// Whether `member` is in the set.
+    pub async fn contains<Q>(&self, member: &Q) -> Result<bool, Error>
+    where
+        T: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        Ok(self.score(member).await?.is_some())
+    }
+
+    async fn put(
+        &self,
+        members: impl IntoIterator<Item = T>,
+        score: Option<SystemTime>,
+        alone: bool,
+    ) -> Result<(), Error> {
+        let Shared { client, format, scores, .. } = &*self.shared;
+        let members = members.into_iter().map(|member| format.encode(&member));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        let score = score.map(|score| scores.score(score)).unwrap_or_default();
+        let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(alone));
+        call.arg(members).change(client).await
+    }
+
+    async fn first(&self, ends: [String; 2], count: i64) -> Result<Vec<T>, Error> {
+        let call = self.call(|scripts| &scripts.range).arg(&ends).arg(count);
+        let members: Vec<Vec<u8>> = call.read(&self.shared.client).await?;
+        members.iter().map(|member| self.decode(member)).collect()
+    }
+
+    fn decode(&self, member: &[u8]) -> Result<T, Error> {
+        self.shared.format.decode(member, &self.shared.key)
+    }
+}
+
+impl<T> Clone for ExpiringSet<T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), types: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for ExpiringSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpiringSet")
+            .field("key", &String::from_utf8_lossy(&self.shared.key))
+            .finish_non_exhaustive()
+    }
+}

@@ -47,6 +47,19 @@ impl Names {
         after[end + 1..].strip_prefix(b":")
     }
 
+    /// What `SCAN` may look for to find all records; not all that it finds are.
+    pub(super) fn pattern(&self) -> Vec<u8> {
+        let mut pattern = Vec::with_capacity(self.stem.len() + 6);
+        for byte in self.stem.bytes() {
+            if b"*?[]\\".contains(&byte) {
+                pattern.push(b'\\');
+            }
+            pattern.push(byte);
+        }
+        pattern.extend_from_slice(b":*}:*");
+        pattern
+    }
+
     /// A key of the name that has a hash tag of its own: `prefix:{name:key}`.
     pub(super) fn single(&self, key: &[u8]) -> Vec<u8> {
         let mut single = Vec::with_capacity(self.stem.len() + key.len() + 2);

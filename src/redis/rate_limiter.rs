@@ -1,1 +1,347 @@
-// Being written.
+//! Rate limits that all processes share.
+//!
+//! 1. A check is one script on one key, which has all that a subject has in use: all limits are charged, or
+//!    none. `limits.lua` and the file of a window are one script together.
+//! 2. Each way to the server goes through `Shared::asked`: its time is short, and the breaker keeps calls from
+//!    a server that fails. What may have been charged is never sent again.
+//! 3. What the server has denied is certain until its time comes, and so repeated without asking (`Denials`).
+
+mod breaker;
+mod builder;
+mod denials;
+mod permit;
+mod shared;
+mod verdict;
+
+use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
+
+use serde::Serialize;
+
+use self::shared::Shared;
+#[cfg(feature = "axum")]
+pub(crate) use self::verdict::Left;
+pub use self::{
+    breaker::Breaker,
+    builder::{OnError, RateLimiterBuilder},
+    permit::Permit,
+};
+use super::{Client, Error};
+use crate::{Limit, State};
+#[cfg(feature = "axum")]
+use crate::{Limited, Standing, rate_limit::PerLimit};
+
+/// Limits how much each key may do in any window of time, over all processes that use its name.
+///
+/// The verbs and meanings of [`fleeting::RateLimiter`](crate::RateLimiter), with the same
+/// [`Limit`]s and [`Window`](crate::Window)s, on a server that many share. A handle: cheap to clone, and all
+/// clones are one limiter. Keys are whatever serde can write, in any borrowed form (`&str` for `String`).
+///
+/// # What a check says
+///
+/// A check that does not pass is an error, [`Error::Limited`], as a failing server is another: so
+/// `limiter.check(&user).await?` lets nobody through by mistake, which a result within a result would. With
+/// feature `axum` both are responses: 429, with all that [`Limited`](crate::Limited) says, and 503.
+///
+/// # Cost
+///
+/// One round trip a verb; none for what was denied and is asked again at once
+/// ([`deny_cache`](RateLimiterBuilder::deny_cache)), for a cost of 0, and for one above a quota. The server
+/// keeps one key for each subject (`prefix:{name:key}`), which leaves by itself when nothing of it is in use
+/// any more:
+///
+/// | | bytes in the key | work for a check |
+/// | --- | --- | --- |
+/// | `Log` | 44, 28 for each limit, 12 for each call in the longest window; as many again before they are cut off | O(1), amortised |
+/// | `Buckets(n)` | 26, and for each limit 6 and 12 for each bucket with calls, of at most `n + 1` | O(n) bytes copied |
+/// | `Gcra` | 26, 8 for each limit | O(1) |
+///
+/// A `Log` keeps each call once, whatever the number of limits. A key of more than 256 bytes is named by its
+/// first 256 and a hash.
+///
+/// # Time
+///
+/// The server's, in microseconds, to which windows and steps are rounded up; the clocks of the processes do
+/// not matter. It never goes back for a key: where the server's clock does, its time stands still until the
+/// clock is there again. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
+/// this process's own clock, so that who waits it alone passes.
+///
+/// # Atomicity
+///
+/// All limits of one key are checked and charged together, or not at all. Those of several keys can't be,
+/// since in a cluster they are on several nodes: check one after the other, and
+/// [`refund`](Permit::refund) the first where the second denies.
+///
+/// # A failing server
+///
+/// A call waits for [`timeout`](RateLimiterBuilder::timeout) at most (50 ms). Three failures in a row open a
+/// breaker: then the server is left alone for half a second, and one call tries it for all. What a check says
+/// meanwhile is up to [`on_error`](RateLimiterBuilder::on_error); [`peek`](RateLimiter::peek),
+/// [`reset`](RateLimiter::reset) and [`refund`](Permit::refund) return the error. A check whose answer is lost
+/// is never sent again: it may or may not have been charged, but not twice. Failures are logged once a second
+/// at most. Three errors are no failures of the server, and returned whatever the policy:
+/// [`Error::WrongType`], [`Error::Encode`] and [`Error::Decode`]. In a cluster, one breaker counts for all
+/// nodes.
+///
+/// # Plans
+///
+/// As in the embedded limiter, [`check_with`](RateLimiter::check_with) takes other limits for one call. Those of
+/// a `Log` all count the same calls, as far as the plans before kept them.
+///
+/// # Examples
+///
+/// ```no_run
+/// use fleeting::{Limit, redis::{Client, Error, RateLimiter}};
+///
+/// # #[tokio::main] async fn main() -> Result<(), Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379").await?;
+/// let limiter: RateLimiter<String> = RateLimiter::builder(&client, "api")
+///     .limit(Limit::per_second(10).named("burst"))
+///     .limit(Limit::per_hour(1_000).named("hourly"))
+///     .build()?;
+///
+/// match limiter.check("ada").await {
+///     Ok(permit) => println!("{} more pass now", permit.remaining()),
+///     Err(Error::Limited(limited)) => println!("come again in {:?}", limited.retry_after()),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct RateLimiter<K> {
+    shared: Arc<Shared>,
+    keys: PhantomData<fn(K)>,
+}
+
+/// What a [`RateLimiter`] of this process has decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// Checks that passed, but for those of cost 0.
+    pub admitted: u64,
+    /// Checks that a limit had no room for, but for those that never will pass.
+    pub denied: u64,
+    /// Of these, how many were repeated from what the server had said before.
+    pub denied_locally: u64,
+    /// Permits that were given back.
+    pub refunded: u64,
+    /// Calls to which the server gave no answer, or a failure.
+    pub errors: u64,
+    /// Checks that [`OnError`] decided.
+    pub by_policy: u64,
+    /// Whether the server is asked.
+    pub breaker: Breaker,
+}
+
+impl<K> RateLimiter<K> {
+    /// Sets up the limiter `name`. All processes that use a name share what is counted under it, and should
+    /// have the same limits and the same window.
+    pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
+        RateLimiterBuilder::new(client.clone(), name.into())
+    }
+
+    /// Charges one unit to `key`, or tells when to come again. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limited`] where a limit has no room; then nothing is charged. Where the server fails, what
+    /// [`OnError`] says: an error only by [`OnError::Deny`]. Always [`Error::WrongType`] for what others have
+    /// put under the key, and [`Error::Encode`] for a key that can't be written.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once it has been polled, a call that is dropped before its end may still be charged. So for all others.
+    #[doc(alias = "EVALSHA")]
+    pub async fn check<Q>(&self, key: &Q) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.check_n(key, 1).await
+    }
+
+    /// As [`check`](RateLimiter::check), for a call that costs `cost` units. A cost of 0 always passes,
+    /// without asking the server.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check); with [`Duration::MAX`] to wait where the cost is above a
+    /// quota, so that it never passes.
+    pub async fn check_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.shared.subject(key)?;
+        Ok(self.shared.decide(subject, cost, None).await?.outcome?)
+    }
+
+    /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check).
+    pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.check_n_with(key, 1, limits).await
+    }
+
+    /// [`check_n`](RateLimiter::check_n) and [`check_with`](RateLimiter::check_with) in one.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check_n`](RateLimiter::check_n).
+    pub async fn check_n_with<Q>(
+        &self,
+        key: &Q,
+        cost: u32,
+        limits: &[Limit],
+    ) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.shared.subject(key)?;
+        Ok(self.shared.decide(subject, cost, Some(limits)).await?.outcome?)
+    }
+
+    /// What is left for `key`. Charges nothing. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server, whatever [`OnError`] says.
+    pub async fn peek<Q>(&self, key: &Q) -> Result<State, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.shared.peek(&self.shared.subject(key)?, None).await
+    }
+
+    /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with). One round trip.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`peek`](RateLimiter::peek).
+    pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<State, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.shared.peek(&self.shared.subject(key)?, Some(limits)).await
+    }
+
+    /// Forgets what `key` has in use; tells whether the server knew anything of it (Redis: `DEL`). One round
+    /// trip.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`peek`](RateLimiter::peek).
+    #[doc(alias = "DEL")]
+    pub async fn reset<Q>(&self, key: &Q) -> Result<bool, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        self.shared.reset(&self.shared.subject(key)?).await
+    }
+
+    /// Waits until a call of one unit passes, and charges it. Who waits for the same key in this process is
+    /// let in, one after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile, or
+    /// another process, may come first. One round trip for each time that there may be room. A refund or a
+    /// reset meanwhile does not wake who waits for what was in use before.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check), but for [`Error::Limited`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
+    /// charged.
+    pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.shared.subject(key)?;
+        self.shared.until_ready(subject, None).await
+    }
+
+    /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check); [`Error::Limited`] where it can't pass within `max_wait`:
+    /// at once where that is clear, else when it is over.
+    pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.shared.subject(key)?;
+        self.shared.until_ready(subject, Some(max_wait)).await
+    }
+
+    /// The limits that hold where no others are given.
+    pub fn limits(&self) -> &[Limit] {
+        &self.shared.limits
+    }
+
+    /// What this process has decided; the server is not asked.
+    pub fn stats(&self) -> LimiterStats {
+        self.shared.stats()
+    }
+}
+
+/// For the layer.
+#[cfg(feature = "axum")]
+impl<K> RateLimiter<K> {
+    /// The key on the server.
+    pub(crate) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
+        self.shared.subject(key)
+    }
+
+    /// [`check_n_with`](RateLimiter::check_n_with), and what it left of each limit; nothing where nobody knows.
+    pub(crate) async fn decide(
+        &self,
+        subject: Vec<u8>,
+        cost: u32,
+        limits: Option<&[Limit]>,
+    ) -> Result<(Result<Permit, Limited>, PerLimit<Left>), Error> {
+        let decision = self.shared.decide(subject, cost, limits).await?;
+        Ok((decision.outcome, decision.left))
+    }
+
+    /// What is left of each limit.
+    pub(crate) async fn left(
+        &self,
+        subject: &[u8],
+        limits: Option<&[Limit]>,
+    ) -> Result<PerLimit<Left>, Error> {
+        let state = self.shared.peek(subject, limits).await?;
+        let left =
+            |standing: &Standing| Left { remaining: standing.remaining, more_at: standing.more_at };
+        Ok(state.standings().iter().map(left).collect())
+    }
+}
+
+impl<K> From<Arc<Shared>> for RateLimiter<K> {
+    fn from(shared: Arc<Shared>) -> Self {
+        Self { shared, keys: PhantomData }
+    }
+}
+
+impl<K> Clone for RateLimiter<K> {
+    fn clone(&self) -> Self {
+        Arc::clone(&self.shared).into()
+    }
+}
+
+impl<K> fmt::Debug for RateLimiter<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}

@@ -129,9 +129,10 @@ impl SerializeSeq for Bytes {
 
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
         match value.serialize(Encoder)? {
-            Raw::Byte(byte) => Ok(self.0.push(byte)),
-            Raw::Bytes(_) => Err(refused()),
+            Raw::Byte(byte) => self.0.push(byte),
+            Raw::Bytes(_) => return Err(refused()),
         }
+        Ok(())
     }
 
     fn end(self) -> Result<Raw, Error> {

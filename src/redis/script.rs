@@ -2,7 +2,7 @@
 
 use std::{mem, sync::OnceLock};
 
-use ::redis::{Cmd, FromRedisValue, ToRedisArgs, Value, cmd};
+use ::redis::{Cmd, FromRedisValue, ToRedisArgs, cmd};
 
 use super::{Client, Error, client::Repeat};
 
@@ -75,9 +75,7 @@ impl Call<'_> {
             self.cmd = by_code(&mem::take(&mut self.cmd), script);
             answer = client.send(&self.cmd, &self.key, repeat).await;
         }
-        let error = |error| Error::of(error, &self.key);
-        let answer: Value = answer?.extract_error().map_err(error)?;
-        T::from_redis_value(answer).map_err(|source| Error::Decode {
+        T::from_redis_value(answer?).map_err(|source| Error::Decode {
             key: String::from_utf8_lossy(&self.key).into_owned(),
             source: source.into(),
         })

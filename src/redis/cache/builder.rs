@@ -1,0 +1,149 @@
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{
+    super::{Client, Error, Format},
+    Cache,
+    shared::Shared,
+    store::Store,
+};
+
+/// Sets up a [`Cache`]. Made by [`Cache::builder`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct CacheBuilder<K, V> {
+    client: Client,
+    name: String,
+    time_to_live: Option<Duration>,
+    format: Format,
+    retention: Option<Duration>,
+    event_capacity: usize,
+    lease: Duration,
+    every: Duration,
+    entries: PhantomData<fn() -> (K, V)>,
+}
+
+impl<K, V> CacheBuilder<K, V> {
+    pub(super) fn new(client: &Client, name: &str) -> Self {
+        Self {
+            client: client.clone(),
+            name: name.to_owned(),
+            time_to_live: None,
+            format: Format::default(),
+            retention: None,
+            event_capacity: 1_024,
+            lease: Duration::from_secs(10),
+            every: Duration::from_millis(100),
+            entries: PhantomData,
+        }
+    }
+
+    /// The TTL that [`Cache::set`] gives. Defaults to none: what is set lives until it is removed.
+    pub fn time_to_live(mut self, ttl: Duration) -> Self {
+        self.time_to_live = Some(ttl);
+        self
+    }
+
+    /// How values are written, the same in all processes that share the name. Defaults to [`Format::Json`].
+    pub fn format(mut self, format: Format) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Tells what expires to [`events`](Cache::events), [`events_lossless`](Cache::events_lossless) and
+    /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
+    ///
+    /// An expiration waits for its subscribers at most `retention` long: an outage of all of them that is
+    /// longer loses events, and for so long dead values and untold events take the server's memory. Then they
+    /// leave by themselves.
+    ///
+    /// Redis' own notifications are not used: they come minutes late or never, and without the value. Here
+    /// the deadlines of a shard are a sorted set beside its records, which subscribers ask
+    /// [again and again](CacheBuilder::poll_every). What is due is moved to a stream, with its value, by
+    /// whoever comes first: a subscriber, or who writes to the key.
+    ///
+    /// All processes that share a name must have events, or none: what is written with them outlives its
+    /// deadline, which those without can't see. The server must not evict (`maxmemory-policy noeviction`), or
+    /// what it evicts is told of to nobody.
+    pub fn events(mut self, retention: Duration) -> Self {
+        self.retention = Some(retention);
+        self
+    }
+
+    /// How many events a subscriber of [`Cache::events`] may fall behind in this process before it misses
+    /// some. Defaults to 1,024.
+    ///
+    /// # Panics
+    ///
+    /// Where `events` is 0.
+    pub fn event_capacity(mut self, events: usize) -> Self {
+        assert!(events > 0, "event_capacity must be at least 1, got {events}");
+        self.event_capacity = events;
+        self
+    }
+
+    /// How long after a subscriber of a group has died its events come to another. The same in all processes
+    /// that share the name. Defaults to 10 s.
+    ///
+    /// # Panics
+    ///
+    /// Where `lease` is less than a millisecond.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
+        self.lease = lease;
+        self
+    }
+
+    /// How often a subscriber looks for what is due: the bound of the lag while it keeps up, with one
+    /// round trip to the server. Each look is 16 small scripts at once. Defaults to 100 ms.
+    ///
+    /// # Panics
+    ///
+    /// Where `pause` is zero.
+    pub fn poll_every(mut self, pause: Duration) -> Self {
+        assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
+        self.every = pause;
+        self
+    }
+
+    /// Makes the cache. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] for a name that can't be part of a key.
+    pub fn build(self) -> Result<Cache<K, V>, Error> {
+        let store = Arc::new(Store::new(&self.client, &self.name, self.retention)?);
+        let shared = Shared {
+            name: self.name,
+            store,
+            format: self.format,
+            time_to_live: self.time_to_live,
+            event_capacity: self.event_capacity,
+            lease: self.lease,
+            every: self.every,
+            counts: Arc::default(),
+            ring: Arc::new(Mutex::new(None)),
+            stop: watch::Sender::new(false),
+        };
+        Ok(Cache { shared: Arc::new(shared) })
+    }
+}
+
+impl<K, V> fmt::Debug for CacheBuilder<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CacheBuilder")
+            .field("name", &self.name)
+            .field("time_to_live", &self.time_to_live)
+            .field("format", &self.format)
+            .field("events", &self.retention)
+            .field("event_capacity", &self.event_capacity)
+            .field("lease", &self.lease)
+            .field("poll_every", &self.every)
+            .finish_non_exhaustive()
+    }
+}

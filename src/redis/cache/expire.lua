@@ -1,0 +1,21 @@
+-- ARGV[2]: the key. ARGV[3]: a TTL in milliseconds; empty for none.
+-- ARGV[4]: ALWAYS, NX, XX, GT, LT as of EXPIRE, EXTEND (adds to the TTL it has) or GETEX (answers the value).
+-- Answers whether the value got the TTL, as 1 or nothing.
+
+local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local value, old = look(record, key)
+if not value or is_dead(old) then return false end
+local new = after(ttl)
+-- To have no deadline is to have an infinite one.
+if how == 'EXTEND' then
+    if not old then return false end
+    new = ttl and old + ttl
+elseif how == 'NX' and old or how == 'XX' and not old then
+    return false
+elseif how == 'GT' and not (old and (not new or new > old)) then
+    return false
+elseif how == 'LT' and not (new and (not old or new < old)) then
+    return false
+end
+keep(record, key, value, new or nil)
+return how == 'GETEX' and value or 1

@@ -1,0 +1,22 @@
+-- At ARGV[2], or now; where ARGV[3], in place of all that are there.
+local score = tonumber(ARGV[2]) or now
+local is_dead = score <= now - ttl
+if ARGV[3] == '1' and not is_dead then
+  redis.call('ZREMRANGEBYSCORE', key, first_of(score), last_of(score))
+end
+local place = not is_dead and place(score)
+-- In parts, since so many fit on Lua's stack.
+for from = 4, #ARGV, 1000 do
+  local till = math.min(from + 999, #ARGV)
+  if is_dead then
+    redis.call('ZREM', key, unpack(ARGV, from, till))
+  else
+    local members = {}
+    for i = from, till do
+      members[#members + 1] = text(place + (i - 4) / PARTS)
+      members[#members + 1] = ARGV[i]
+    end
+    redis.call('ZADD', key, unpack(members))
+  end
+end
+keep()

@@ -1,0 +1,1 @@
+return redis.call('ZREMRANGEBYSCORE', key, ARGV[2], ARGV[3])

@@ -1,0 +1,1 @@
+return redis.call('ZSCORE', key, ARGV[2])

@@ -1,0 +1,156 @@
+//! Times as scores, and as what Redis takes as the ends of a range of scores.
+
+use std::{
+    ops::{Bound, RangeBounds},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::super::script::Script;
+
+#[derive(Clone, Copy)]
+pub(super) enum Scores {
+    Millis,
+    /// The original's.
+    Seconds,
+}
+
+pub(super) struct Scripts {
+    pub(super) push: Script,
+    pub(super) range: Script,
+    pub(super) pop: Script,
+    pub(super) put_back: Script,
+    pub(super) remove: Script,
+    pub(super) remove_range: Script,
+    pub(super) score: Script,
+    pub(super) len: Script,
+}
+
+macro_rules! scripts {
+    ($layout:literal: $($verb:ident $file:literal,)*) => {
+        Scripts {
+            $($verb: Script::new(concat!(
+                include_str!($layout),
+                include_str!("members.lua"),
+                include_str!($file),
+            )),)*
+        }
+    };
+    ($layout:literal) => {
+        scripts! { $layout:
+            push "push.lua",
+            range "range.lua",
+            pop "pop.lua",
+            put_back "put_back.lua",
+            remove "remove.lua",
+            remove_range "remove_range.lua",
+            score "score.lua",
+            len "len.lua",
+        }
+    };
+}
+
+static MILLIS: Scripts = scripts!("millis.lua");
+static SECONDS: Scripts = scripts!("seconds.lua");
+
+impl Scores {
+    pub(super) fn scripts(self) -> &'static Scripts {
+        match self {
+            Self::Millis => &MILLIS,
+            Self::Seconds => &SECONDS,
+        }
+    }
+
+    pub(super) fn score(self, time: SystemTime) -> String {
+        match self {
+            Self::Millis => millis(time).to_string(),
+            Self::Seconds => seconds(time).to_string(),
+        }
+    }
+
+    pub(super) fn time(self, score: f64) -> Option<SystemTime> {
+        let (since, is_later) = match self {
+            // `as` is exact here, or comes to the nearest end.
+            Self::Millis => {
+                let millis = score.floor() as i64;
+                (Duration::from_millis(millis.unsigned_abs()), millis >= 0)
+            }
+            Self::Seconds => (Duration::try_from_secs_f64(score.abs()).ok()?, score >= 0.0),
+        };
+        match is_later {
+            true => UNIX_EPOCH.checked_add(since),
+            false => UNIX_EPOCH.checked_sub(since),
+        }
+    }
+
+    pub(super) fn ends(self, times: &impl RangeBounds<SystemTime>) -> [String; 2] {
+        [self.start(times.start_bound()), self.end(times.end_bound())]
+    }
+
+    fn start(self, bound: Bound<&SystemTime>) -> String {
+        match (self, bound) {
+            (_, Bound::Unbounded) => "-inf".into(),
+            (Self::Millis, Bound::Included(time)) => millis(*time).to_string(),
+            (Self::Millis, Bound::Excluded(time)) => (millis(*time) + 1).to_string(),
+            (Self::Seconds, Bound::Included(time)) => seconds(*time).to_string(),
+            (Self::Seconds, Bound::Excluded(time)) => format!("({}", seconds(*time)),
+        }
+    }
+
+    fn end(self, bound: Bound<&SystemTime>) -> String {
+        match (self, bound) {
+            (_, Bound::Unbounded) => "+inf".into(),
+            // All of a millisecond are equal.
+            (Self::Millis, Bound::Included(time)) => format!("({}", millis(*time) + 1),
+            (Self::Millis, Bound::Excluded(time)) => format!("({}", millis(*time)),
+            (_, bound) => self.start(bound),
+        }
+    }
+}
+
+/// Rounded down.
+fn millis(time: SystemTime) -> i64 {
+    /// No double beyond tells one from the next.
+    const MOST: u64 = 1 << 53;
+    let millis = |millis: u128| u64::try_from(millis).unwrap_or(MOST).min(MOST) as i64;
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => millis(since.as_millis()),
+        Err(error) => -millis(error.duration().as_nanos().div_ceil(1_000_000)),
+    }
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_secs_f64(),
+        Err(error) => -error.duration().as_secs_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_whole_milliseconds() {
+        let noon = UNIX_EPOCH + Duration::from_nanos(1_999_999);
+        assert_eq!(Scores::Millis.score(noon), "1");
+        assert_eq!(Scores::Millis.time(1.9), Some(UNIX_EPOCH + Duration::from_millis(1)));
+        let before = UNIX_EPOCH - Duration::from_nanos(1);
+        assert_eq!(Scores::Millis.score(before), "-1");
+        assert_eq!(Scores::Millis.time(-1.0), Some(UNIX_EPOCH - Duration::from_millis(1)));
+        assert_eq!(Scores::Millis.ends(&(noon..noon)), ["1", "(1"]);
+        assert_eq!(Scores::Millis.ends(&(noon..=noon)), ["1", "(2"]);
+        let after = (Bound::Excluded(noon), Bound::Unbounded);
+        assert_eq!(Scores::Millis.ends(&after), ["2", "+inf"]);
+    }
+
+    #[test]
+    fn seconds_come_back_as_they_were() {
+        for score in [1_700_000_000.123_456_7_f64, -1.5, 0.0, 1_700_000_000.0] {
+            let time = Scores::Seconds.time(score).expect("it is a time");
+            assert_eq!(Scores::Seconds.score(time).parse(), Ok(score));
+        }
+        let noon = UNIX_EPOCH + Duration::from_millis(1_500);
+        assert_eq!(Scores::Seconds.ends(&(noon..noon)), ["1.5", "(1.5"]);
+        assert_eq!(Scores::Seconds.ends(&(..=noon)), ["-inf", "1.5"]);
+    }
+}

@@ -1,0 +1,17 @@
+-- A score is seconds since the Unix epoch, as the original's programs write them. A microsecond is the least
+-- that tells doubles of these years apart.
+local UNIT, PARTS = 1000000, 1000000
+local text, key
+
+local function first_of(score)
+  return text(score)
+end
+
+local last_of = first_of
+
+local function place(score)
+  return score
+end
+
+-- Members of programs that set no expiry would go with the key.
+local function keep_until() end

@@ -1,0 +1,111 @@
+use std::{fmt, time::Duration};
+
+use super::{
+    held::{Held, WayBack, to_its_end},
+    shared::lease_micros,
+};
+use crate::redis::Error;
+
+/// An entry that is due, lent until the end of a lease. Made by
+/// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
+/// [`next_claim`](super::TimeoutDict::next_claim).
+///
+/// The entry itself stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is
+/// dropped without it gives the entry back, with the deadline that it had, by a task of the runtime on which
+/// it was claimed: in a moment, since nobody waits for the server's answer. Where that fails, where the claim
+/// is leaked, or its process is killed, the entry comes again when the lease is over.
+///
+/// A claim is void once its entry was given to another, after the end of the lease, or was set, removed,
+/// cleared, or given another deadline or none. Whatever is done with a void claim changes nothing. The end of
+/// the lease alone does not make it void: as long as nobody else got the entry, it can be acked and extended.
+pub struct Claim<K, V> {
+    key: K,
+    value: V,
+    held: Held,
+}
+
+impl<K, V> Claim<K, V> {
+    pub(super) fn new(key: K, value: V, mut held: Held) -> Self {
+        held.value = ::redis::Value::Nil;
+        Self { key, value, held }
+    }
+
+    /// The key of the entry.
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// The value, as it was when the entry was claimed.
+    pub fn value(&self) -> &V {
+        &self.value
+    }
+
+    /// Takes the entry out, as it is done with; false where the claim is void. Of all claims that were ever
+    /// made on an entry, one at most is acked with true.
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`] it is out or not; where it is not, it comes again when the lease is over.
+    /// After any other it comes again then.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it was polled drops the claim: the entry is given back. One that is
+    /// dropped later may still be carried out; where it is not, the entry comes again when the lease is over.
+    pub async fn ack(mut self) -> Result<bool, Error> {
+        let WayBack::Give { lease_end, .. } = std::mem::take(&mut self.held.way_back) else {
+            return Ok(false);
+        };
+        let Held { shared, key, .. } = &self.held;
+        let lease_end = *lease_end.lock().await;
+        let call = shared.call_with(key, |scripts| &scripts.ack).arg(lease_end);
+        match call.change(&shared.client).await {
+            Ok(is_acked) => Ok(is_acked),
+            Err(error) => Err(shared.blame(error, shared.layout.place(key), Some(key)).await),
+        }
+    }
+
+    /// Lets the lease be over in `lease` from now, sooner or later than it was; false where the claim is
+    /// void.
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After [`Error::Unanswered`] the lease is extended or not; where it is, this claim is void, and the entry
+    /// comes again when that lease is over. After any other the lease is what it was.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped is carried out all the same, by a task; what is done with the claim next waits
+    /// for it.
+    pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
+        let WayBack::Give { lease_end, .. } = &self.held.way_back else { return Ok(false) };
+        let (shared, key) = (self.held.shared.clone(), self.held.key.clone());
+        let mut lease_end = lease_end.clone().lock_owned().await;
+        to_its_end(async move {
+            let call = shared.call_with(&key, |scripts| &scripts.extend).arg(*lease_end);
+            let call = call.arg(lease_micros(lease));
+            match call.change::<Option<i64>>(&shared.client).await {
+                Ok(Some(end)) => *lease_end = end,
+                Ok(None) => return Ok(false),
+                Err(error) => {
+                    return Err(shared.blame(error, shared.layout.place(&key), Some(&key)).await);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Claim<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("key", self.key())
+            .field("value", self.value())
+            .finish_non_exhaustive()
+    }
+}

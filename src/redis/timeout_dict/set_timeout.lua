@@ -1,0 +1,8 @@
+-- Returns 0 where there is no entry, 1 where it had no deadline, else 2.
+local key = ARGV[2]
+if not has(stem .. key) then
+  return 0
+end
+local old = score_of(key)
+redis.call('ZADD', index, deadline_in(ARGV[3]), key)
+return tonumber(old) == math.huge and 1 or 2
