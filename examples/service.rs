@@ -1,4 +1,4 @@
-//! A session store over HTTP, on the embedded cache alone.
+//! A session store over HTTP, on the embedded cache alone, or on a Redis server that many instances share.
 //!
 //! ```text
 //! cargo run --example service -- --listen 127.0.0.1:3000
@@ -20,14 +20,26 @@
 //! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again.
 //! Behind a proxy, name the networks that may say who the client is: `--trust 10.0.0.0/8`.
 //!
+//! With `--spool DIR`, each session that expires becomes an element of the directory queue there, which any
+//! program can take, such as `examples/spool_worker.py DIR`.
+//!
+//! With `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
+//! one service: a limit holds for all of them together, `/events` of each tells of every session, and each
+//! that expires is handled (counted as `expired`) by one of them.
+//!
 //! A TTL is 0.001 to 31,536,000 seconds (a year), whole or not; without one a session is
 //! persistent. An id has at most 256 bytes, a body 1 MiB. What can't be done is answered by a 4xx
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
 
+#[path = "service/backend.rs"]
+mod backend;
+
 use std::{
-    hash::RandomState,
+    error::Error as _,
     io::{self, Write},
     net::SocketAddr,
+    path::{Path as FilePath, PathBuf},
+    str,
     time::Duration,
 };
 
@@ -48,18 +60,17 @@ use axum::{
 };
 use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
     sync::{oneshot, watch},
+    task::JoinHandle,
     time::{Instant, timeout},
 };
 
-use fleeting::{
-    Cache, Cause, Lagged, Limit, Limited, RateLimitLayer, RateLimiter, Sweep, TrustedProxies, Ttl,
-    Window,
-};
+use self::backend::{Requests, Sessions};
+use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::QueueSimple, redis};
 
 const MAX_ID_BYTES: usize = 256;
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -91,6 +102,12 @@ struct Args {
     /// A network of proxies that may say who the client is.
     #[arg(long, value_name = "NETWORK")]
     trust: Vec<String>,
+    /// A directory queue for what expires.
+    #[arg(long, value_name = "DIR", conflicts_with = "redis")]
+    spool: Option<PathBuf>,
+    /// A Redis server, or one node of each of a cluster's, that all instances share.
+    #[arg(long, value_name = "URL")]
+    redis: Vec<String>,
 }
 
 fn above_zero() -> RangedU64ValueParser<u32> {
@@ -107,9 +124,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
 
-    let service = Service::start(&args);
-    let clients = RateLimiter::builder().limit(Limit::per_minute(args.per_client).named("client"));
-    let by_client = RateLimitLayer::by_ip(clients.build(), TrustedProxies::new(&args.trust)?)
+    let client = match &args.redis[..] {
+        [] => None,
+        urls => Some(redis::Client::connect(urls).await?),
+    };
+    let mut service = Service::start(&args, client.as_ref()).await?;
+    let spooling = match &args.spool {
+        Some(folder) => Some(service.spool(folder).await?),
+        None => None,
+    };
+    let trusted = TrustedProxies::new(&args.trust)?;
+    let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
         .on_limited(|limited, _| Error::from(limited.clone()));
     let app = routes(service.clone()).layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
@@ -124,6 +149,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(stop);
     // A client that stopped in the middle of a request or an answer is left behind.
     let _ = timeout(GRACE, server).await;
+    if let Some(spooling) = spooling
+        && timeout(GRACE, spooling).await.is_err()
+    {
+        return Err("the spool can't write all that has expired".into());
+    }
     Ok(())
 }
 
@@ -185,9 +215,10 @@ fn routes(service: Service) -> Router {
 /// The state that all handlers share.
 #[derive(Clone)]
 struct Service {
-    sessions: Cache<String, Session, RandomState>,
-    requests: RateLimiter<String, RandomState>,
+    sessions: Sessions,
+    requests: Requests,
     lag: watch::Receiver<Lag>,
+    spool: Option<Spool>,
     started: Instant,
 }
 
@@ -198,45 +229,63 @@ struct Session {
     ttl: Duration,
 }
 
+/// As text, or where it is none, as a list of bytes.
+impl Serialize for Session {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match str::from_utf8(&self.body) {
+            Ok(text) => serializer.serialize_str(text),
+            Err(_) => serializer.serialize_bytes(&self.body),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Lag {
     last: Duration,
     max: Duration,
+    /// How many were handled.
+    count: u64,
 }
 
 impl Service {
-    fn start(args: &Args) -> Self {
-        let sessions = Cache::builder()
-            .name("sessions")
-            // A quarter of the sessions ten times a second: none stays dead for much over 0.4 s.
-            .sweep(Sweep::default().every(Duration::from_millis(100)).sample(0.25))
-            .publish([Cause::Expired])
-            // The ids are the clients' choice, so collisions could be too.
-            .hasher(RandomState::new())
-            .build();
-        let requests = RateLimiter::builder()
-            .name("requests")
-            .limit(Limit::per_minute(args.per_session).named("session"))
-            .window(Window::Buckets(10))
-            .hasher(RandomState::new())
-            .build();
-        let lag = watch_lag(&sessions);
-        Self { sessions, requests, lag, started: Instant::now() }
+    async fn start(args: &Args, client: Option<&redis::Client>) -> Result<Self, Error> {
+        let (sessions, requests) = match client {
+            None => (Sessions::here(), Requests::here(args.per_session)),
+            Some(client) => {
+                (Sessions::shared(client)?, Requests::shared(client, args.per_session)?)
+            }
+        };
+        let lag = watch_lag(&sessions).await?;
+        Ok(Self { sessions, requests, lag, spool: None, started: Instant::now() })
+    }
+
+    /// Writes what expires from now on to a queue, until the cache is shut down.
+    async fn spool(&mut self, folder: &FilePath) -> Result<JoinHandle<SpoolStats>, String> {
+        let queue = QueueSimple::open(folder).await.map_err(|error| match error.source() {
+            Some(reason) => format!("{error}: {reason}"),
+            None => error.to_string(),
+        })?;
+        let spool = Spool::new(queue);
+        let Sessions::Here(sessions) = &self.sessions else {
+            return Err("what other instances may handle can't be spooled".into());
+        };
+        let spooling = tokio::spawn(spool.run(sessions.events_lossless(1_024)));
+        self.spool = Some(spool);
+        Ok(spooling)
     }
 }
 
 /// Follows how late sessions leave, until the cache is shut down.
-fn watch_lag(sessions: &Cache<String, Session, RandomState>) -> watch::Receiver<Lag> {
+async fn watch_lag(sessions: &Sessions) -> Result<watch::Receiver<Lag>, Error> {
     let (sender, receiver) = watch::channel(Lag::default());
-    let mut events = sessions.events();
-    tokio::spawn(async move {
-        while let Some(event) = events.recv().await {
-            if let Some(last) = event.ok().and_then(|event| event.lag()) {
-                sender.send_modify(|lag| *lag = Lag { last, max: lag.max.max(last) });
-            }
-        }
-    });
-    receiver
+    let handle = move |gone: backend::Gone| {
+        let last = gone.lag.unwrap_or_default();
+        sender.send_modify(|lag| {
+            *lag = Lag { last, max: lag.max.max(last), count: lag.count + 1 };
+        });
+    };
+    sessions.handle(handle).await?;
+    Ok(receiver)
 }
 
 async fn put(
@@ -248,32 +297,33 @@ async fn put(
     service.requests.check(&id).await?;
     // Copied: `body` is a piece of the connection's buffer, and would keep all of it in memory.
     let body = Bytes::copy_from_slice(&body?);
-    let replaced = service.sessions.set_ex(id, Session { body, ttl }, ttl).await;
-    Ok(if replaced.is_some() { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
+    let replaced = service.sessions.put(id, Session { body, ttl }).await?;
+    Ok(if replaced { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
 }
 
 async fn read(State(service): State<Service>, Id(id): Id) -> Result<impl IntoResponse, Error> {
     service.requests.check(&id).await?;
-    let session = service.sessions.get_ex_with(&id, |session| session.ttl).await;
-    let session = session.ok_or_else(|| no_session(&id))?;
+    let body = service.sessions.read(&id).await?.ok_or_else(|| no_session(&id))?;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream"),
         // Bodies are anybody's: a browser must not take one for a page of this origin.
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    Ok((headers, session.body))
+    Ok((headers, body))
 }
 
 async fn remove(State(service): State<Service>, Id(id): Id) -> Result<StatusCode, Error> {
     service.requests.check(&id).await?;
-    service.sessions.remove(&id).await.ok_or_else(|| no_session(&id))?;
-    Ok(StatusCode::NO_CONTENT)
+    match service.sessions.remove(&id).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(no_session(&id)),
+    }
 }
 
 async fn ttl(State(service): State<Service>, Id(id): Id) -> Result<impl IntoResponse, Error> {
     service.requests.check(&id).await?;
-    match service.sessions.ttl(&id).await {
+    match service.sessions.ttl(&id).await? {
         Ttl::Missing => Err(no_session(&id)),
         ttl => Ok(Json(json!({ "ttl": ttl.as_secs() }))),
     }
@@ -281,39 +331,31 @@ async fn ttl(State(service): State<Service>, Id(id): Id) -> Result<impl IntoResp
 
 async fn events(
     State(service): State<Service>,
-) -> Sse<impl Stream<Item = Result<Event, axum::Error>>> {
-    let events = service.sessions.events().map(|event| match event {
-        Ok(event) => Event::default().event("expired").json_data(json!({
-            "key": event.key,
-            "cause": event.cause.as_str(),
-            "lag_ms": event.lag().map(milliseconds),
+) -> Result<Sse<impl Stream<Item = Result<Event, axum::Error>>>, Error> {
+    let events = service.sessions.events().await?.map(|event| match event {
+        Ok(gone) => Event::default().event("expired").json_data(json!({
+            "key": gone.key,
+            "cause": gone.cause.as_str(),
+            "lag_ms": gone.lag.map(milliseconds),
         })),
         Err(Lagged(missed)) => {
             Event::default().event("lagged").json_data(json!({ "missed": missed }))
         }
     });
-    Sse::new(events).keep_alive(KeepAlive::default())
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
 async fn stats(State(service): State<Service>) -> Json<Value> {
-    let stats = service.sessions.stats();
     let lag = *service.lag.borrow();
-    Json(json!({
-        "entries": stats.resident,
-        "hits": stats.hits,
-        "misses": stats.misses,
-        "hit_ratio": stats.hit_ratio(),
-        "expired": stats.expired,
-        "removed": stats.removed,
-        "replaced": stats.replaced,
-        "sweeps": stats.sweeps,
-        "limited": service.requests.stats().denied,
-        // One is our own, which follows the lag.
-        "subscribers": stats.subscribers.saturating_sub(1),
-        "last_lag_ms": milliseconds(lag.last),
-        "max_lag_ms": milliseconds(lag.max),
-        "uptime_s": service.started.elapsed().as_secs_f64(),
-    }))
+    // One is our own, which follows the lag, and another the spool.
+    let own_subscribers = 1 + usize::from(service.spool.is_some());
+    let mut stats = service.sessions.stats(own_subscribers, lag.count);
+    stats["limited"] = service.requests.denied().into();
+    stats["spooled"] = service.spool.as_ref().map(|spool| spool.stats().written).into();
+    stats["last_lag_ms"] = milliseconds(lag.last).into();
+    stats["max_lag_ms"] = milliseconds(lag.max).into();
+    stats["uptime_s"] = service.started.elapsed().as_secs_f64().into();
+    Json(stats)
 }
 
 async fn page() -> impl IntoResponse {
@@ -380,8 +422,11 @@ impl<S: Send + Sync> FromRequestParts<S> for GivenTtl {
 }
 
 /// What the client is told where it can't have what it asked for.
+#[derive(Debug, thiserror::Error)]
 enum Error {
+    #[error("{1}")]
     Refused(StatusCode, String),
+    #[error(transparent)]
     Limited(Limited),
 }
 
@@ -407,6 +452,18 @@ impl IntoResponse for Error {
 impl From<Limited> for Error {
     fn from(limited: Limited) -> Self {
         Self::Limited(limited)
+    }
+}
+
+impl From<redis::Error> for Error {
+    fn from(error: redis::Error) -> Self {
+        match error {
+            redis::Error::Limited(limited) => Self::Limited(limited),
+            error => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the server fails");
+                Self::Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+            }
+        }
     }
 }
 

@@ -88,7 +88,7 @@ pub use rate_limit::{
 pub use sorted_set::SortedSet;
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
-pub use spool::Spool;
+pub use spool::{Spool, SpoolStats};
 pub use sweeper::{Sweep, SweepReport};
 pub use timeout_dict::{Claim, TimeoutDict};
 

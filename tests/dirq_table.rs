@@ -104,8 +104,8 @@ fn naive_table(text: &str) -> Result<Table, usize> {
     let before = lines.iter().take_while(|line| is_blank(line)).count();
     let after = lines.iter().rev().take_while(|line| is_blank(line)).count();
     let mut table = Table::new();
-    for number in before..lines.len().saturating_sub(after).max(before) {
-        let columns: Vec<&str> = lines[number].split('\t').collect();
+    for (number, line) in lines.iter().enumerate().take(lines.len() - after).skip(before) {
+        let columns: Vec<&str> = line.split('\t').collect();
         let [key, value] = columns[..] else { return Err(number + 1) };
         table.insert(naive_plain(key), naive_plain(value));
     }
@@ -199,8 +199,9 @@ fn the_reading_rules_one_by_one() {
         (b"\n\t", table(&[("", "")])),
         (b"a\t1\nb\t2\na\t3\n", table(&[("a", "3"), ("b", "2")])),
         (b"b\t2\na\t1\n", table(&[("a", "1"), ("b", "2")])),
-        (b"a\t\\x\\0\\T\\N\\ \n", table(&[("a", "\\x\\0\\T\\N\\ ")])),
+        (b"a\t\\x\\0\\r\\T\\N\\ \n", table(&[("a", "\\x\\0\\r\\T\\N\\ ")])),
         (b"a\tb\\", table(&[("a", "b\\")])),
+        (b"a\t\\\rb\\\0\n", table(&[("a", "\\\rb\\\0")])),
         (b"a\\\tb\\\n", table(&[("a\\", "b\\")])),
         (b"a\t\\\\t\\\\\\t\\\\\\\\n", table(&[("a", "\\t\\\t\\\\n")])),
         (b"a\r\tb\r\n", table(&[("a\r", "b\r")])),

@@ -1,0 +1,334 @@
+//! Directory queues beside the Python package dirq: `cargo bench --bench dirq` writes docs/dirq.md.
+//!
+//! It needs that package, in the venv of `scripts/python.sh` or in the Python that FLEETING_DIRQ_PYTHON names.
+//! Every figure is the median of rounds in which both take turns in one directory in memory, on one machine in
+//! one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Instant,
+};
+
+use fleeting::dirq::{Element, Lock, Queue, QueueSimple, Schema, Walk};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::runtime::Runtime;
+
+const BODY: [u8; 200] = [b'x'; 200];
+
+/// Elements a round.
+const COUNT: usize = 2_000;
+
+/// Elements in the queue that is counted.
+const MANY: usize = 20_000;
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let rounds = if quick { 3 } else { 41 };
+    let folder = match Path::new("/dev/shm").is_dir() {
+        true => tempfile::tempdir_in("/dev/shm"),
+        false => tempfile::tempdir(),
+    };
+    let folder = folder.expect("a folder");
+    let mut bench = Bench {
+        folder: folder.path().to_owned(),
+        python: Python::start(),
+        runtime: tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime"),
+        rounds,
+    };
+    let mut page = String::from(
+        "# Directory queues beside the Python package\n\n\
+         Made by `cargo bench --bench dirq`: medians of rounds in which both take turns, in one directory in \
+         memory, on one machine in one run. What counts is the ratio. Bodies of 200 bytes, one process, one call \
+         after another; elements a second.\n\n",
+    );
+    page += &bench.simple();
+    page += &bench.normal();
+    page += &bench.counts();
+    println!("{page}");
+    if !quick {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/dirq.md");
+        fs::write(path, page).expect("docs/dirq.md can be written");
+    }
+}
+
+struct Bench {
+    folder: PathBuf,
+    python: Python,
+    runtime: Runtime,
+    rounds: usize,
+}
+
+impl Bench {
+    fn simple(&mut self) -> String {
+        let path = self.folder.join("simple");
+        let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
+        let mut figures = [const { Vec::new() }; 9];
+        for _ in 0..self.rounds {
+            figures[0].push(self.python.seconds("simple add", &path));
+            figures[1].push(self.python.seconds("simple take", &path));
+            self.time(&mut figures[2], async || {
+                for _ in 0..COUNT {
+                    queue.add(BODY).await.expect("room");
+                }
+            });
+            self.time(&mut figures[3], async || {
+                let mut names = queue.names();
+                while let Some(name) = names.next().await {
+                    let name = name.expect("a name");
+                    assert!(queue.lock(&name).await.expect("a lock"));
+                    assert_eq!(queue.get(&name).await.expect("a body").len(), BODY.len());
+                    queue.remove(&name).await.expect("it is locked");
+                }
+            });
+            self.time(&mut figures[4], async || {
+                for _ in 0..COUNT / 1_000 {
+                    queue.add_many([BODY; 1_000]).await.expect("room");
+                }
+            });
+            self.time(&mut figures[5], async || {
+                let mut names = queue.names();
+                while let Some(name) = names.next().await {
+                    let body = queue.dequeue(&name.expect("a name")).await.expect("a lock");
+                    assert_eq!(body.expect("it is there").len(), BODY.len());
+                }
+            });
+            self.time(&mut figures[6], async || {
+                // Eight calls at a time, as from the tasks of a server.
+                stream::iter(0..COUNT)
+                    .map(|_| queue.add(BODY))
+                    .buffer_unordered(8)
+                    .try_for_each(async |_| Ok(()))
+                    .await
+                    .expect("room");
+            });
+            self.time(&mut figures[7], async || {
+                let mut locks = queue.locked();
+                while let Some(lock) = locks.next().await {
+                    let lock = lock.expect("a lock");
+                    assert_eq!(lock.value().len(), BODY.len());
+                    lock.ack().await.expect("it is locked");
+                }
+            });
+            self.time(&mut figures[4], async || {
+                for _ in 0..COUNT / 1_000 {
+                    queue.add_many([BODY; 1_000]).await.expect("room");
+                }
+            });
+            self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
+        }
+        table("Simple", figures)
+    }
+
+    fn normal(&mut self) -> String {
+        let path = self.folder.join("normal");
+        let schema = Schema::new([("body", "string")]).expect("a schema");
+        let queue = Queue::builder(&path).schema(schema).open();
+        let queue = self.runtime.block_on(queue).expect("a queue");
+        let text = str::from_utf8(&BODY).expect("text");
+        let element = || Element::new().with("body", text);
+        let mut figures = [const { Vec::new() }; 9];
+        for _ in 0..self.rounds {
+            figures[0].push(self.python.seconds("normal add", &path));
+            figures[1].push(self.python.seconds("normal take", &path));
+            self.time(&mut figures[2], async || {
+                for _ in 0..COUNT {
+                    queue.add(element()).await.expect("room");
+                }
+            });
+            self.time(&mut figures[3], async || {
+                let mut names = queue.names();
+                while let Some(name) = names.next().await {
+                    let name = name.expect("a name");
+                    assert!(queue.lock(&name).await.expect("a lock"));
+                    assert!(queue.get(&name).await.expect("an element").string("body").is_some());
+                    queue.remove(&name).await.expect("it is locked");
+                }
+            });
+            self.time(&mut figures[4], async || {
+                for _ in 0..COUNT / 1_000 {
+                    queue.add_many((0..1_000).map(|_| element())).await.expect("room");
+                }
+            });
+            self.time(&mut figures[5], async || {
+                let mut names = queue.names();
+                while let Some(name) = names.next().await {
+                    let element = queue.dequeue(&name.expect("a name")).await.expect("a lock");
+                    assert!(element.expect("it is there").string("body").is_some());
+                }
+            });
+            self.time(&mut figures[6], async || {
+                stream::iter(0..COUNT)
+                    .map(|_| queue.add(element()))
+                    .buffer_unordered(8)
+                    .try_for_each(async |_| Ok(()))
+                    .await
+                    .expect("room");
+            });
+            self.time(&mut figures[7], async || {
+                let mut locks = queue.locked();
+                while let Some(lock) = locks.next().await {
+                    let lock = lock.expect("a lock");
+                    assert!(lock.value().string("body").is_some());
+                    lock.ack().await.expect("it is locked");
+                }
+            });
+            self.time(&mut figures[4], async || {
+                for _ in 0..COUNT / 1_000 {
+                    queue.add_many((0..1_000).map(|_| element())).await.expect("room");
+                }
+            });
+            self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
+        }
+        table("Normal", figures)
+    }
+
+    fn counts(&mut self) -> String {
+        let path = self.folder.join("counted");
+        let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
+        self.runtime.block_on(async {
+            for _ in 0..MANY / 1_000 {
+                queue.add_many([BODY; 1_000]).await.expect("room");
+            }
+        });
+        let mut figures = [const { Vec::new() }; 2];
+        for _ in 0..self.rounds {
+            figures[0].push(self.python.seconds("simple count", &path));
+            self.time(&mut figures[1], async || {
+                assert_eq!(queue.count().await.expect("a count"), MANY as u64);
+            });
+        }
+        let [python, ours] = figures.map(|figures| median(figures) * 1e3);
+        format!(
+            "## A count of {MANY} elements of a simple queue\n\n| | ms |\n| --- | --- |\n\
+             | Python | {python:.2} |\n| `count` | {ours:.2} |\n"
+        )
+    }
+
+    fn time(&self, figures: &mut Vec<f64>, work: impl AsyncFnOnce()) {
+        let start = Instant::now();
+        self.runtime.block_on(work());
+        figures.push(start.elapsed().as_secs_f64());
+    }
+}
+
+fn table(kind: &str, figures: [Vec<f64>; 9]) -> String {
+    let [py_add, py_take, add, take, add_many, dequeue, add_8, locked, chunks] =
+        figures.map(|figures| COUNT as f64 / median(figures));
+    let mut page = format!(
+        "## {kind} queues\n\n| | elements a second | to Python's | to `add` |\n| --- | --- | --- | --- |\n"
+    );
+    for (name, figure) in [
+        ("Python: `add`", py_add),
+        ("`add`", add),
+        ("`add`, eight calls at a time", add_8),
+        ("`add_many` of 1,000", add_many),
+    ] {
+        let (to_python, to_add) = (figure / py_add, figure / add);
+        writeln!(page, "| {name} | {figure:.0} | {to_python:.2} | {to_add:.2} |")
+            .expect("a string takes all");
+    }
+    page += "\n| | elements a second | to Python's |\n| --- | --- | --- |\n";
+    for (name, figure) in [
+        ("Python: `lock`, `get`, `remove`", py_take),
+        ("`lock`, `get`, `remove`", take),
+        ("`dequeue`", dequeue),
+        ("`locked`, `ack`", locked),
+        ("`locked` in chunks, `ack_all`", chunks),
+    ] {
+        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / py_take)
+            .expect("a string takes all");
+    }
+    page + "\n"
+}
+
+async fn take_chunks<T: Send + 'static>(locks: Walk<Lock<T>>) {
+    let mut chunks = locks.ready_chunks(64);
+    while let Some(chunk) = chunks.next().await {
+        let locks: Vec<_> = chunk.into_iter().collect::<Result<_, _>>().expect("locks");
+        Lock::ack_all(locks).await.expect("they are locked");
+    }
+}
+
+/// A Python that does one thing a line of its stdin, and prints how many seconds that took.
+struct Python {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+const PROGRAM: &str = r#"
+import sys, time
+from dirq.QueueSimple import QueueSimple
+from dirq.queue import Queue
+
+BODY, COUNT, MANY = "x" * 200, int(sys.argv[1]), int(sys.argv[2])
+
+def take(queue):
+    name = queue.first()
+    while name:
+        if queue.lock(name):
+            queue.get(name)
+            queue.remove(name)
+        name = queue.next()
+
+for line in sys.stdin:
+    kind, work, path = line.rstrip("\n").split(" ", 2)
+    queue = QueueSimple(path) if kind == "simple" else Queue(path, schema={"body": "string"})
+    element = BODY if kind == "simple" else {"body": BODY}
+    start = time.perf_counter()
+    if work == "add":
+        for _ in range(COUNT):
+            queue.add(element)
+    elif work == "take":
+        take(queue)
+    else:
+        assert queue.count() == MANY
+    print(time.perf_counter() - start, flush=True)
+"#;
+
+impl Python {
+    fn start() -> Self {
+        let python = std::env::var_os("FLEETING_DIRQ_PYTHON").map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/dirq-venv/bin/python"),
+            PathBuf::from,
+        );
+        let mut child = Command::new(&python)
+            .args(["-c", PROGRAM, &COUNT.to_string(), &MANY.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{} can't be run: {error}; scripts/python.sh makes it", python.display())
+            });
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        Self { child, stdin, stdout }
+    }
+
+    fn seconds(&mut self, work: &str, path: &Path) -> f64 {
+        writeln!(self.stdin, "{work} {}", path.display()).expect("Python listens");
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("Python answers");
+        line.trim().parse().expect("Python says a number")
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

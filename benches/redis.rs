@@ -1,0 +1,284 @@
+//! Verbs on Redis beside the plain client's commands: `cargo bench --bench redis` writes docs/redis.md.
+//!
+//! It starts its own `redis-server`. Every figure is the median of rounds in which all take turns, on one
+//! machine in one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+#[path = "../tests/common/redis.rs"]
+mod servers;
+
+use std::{
+    fmt::Write,
+    time::{Duration, Instant},
+};
+
+use fleeting::{
+    Limit, Window,
+    redis::{Cache, Client, RateLimiter, TimeoutDict},
+};
+use futures_util::future::join_all;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use servers::Server;
+use tokio::runtime::Runtime;
+
+/// Tasks that share one connection.
+const CALLERS: usize = 64;
+
+/// Entries that are due at once.
+const DUE: usize = 1_000;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Two dozen bytes, as of a session.
+const VALUE: &str = "session of a user: 123456";
+
+/// What one task does once; the number says which key.
+type Call<'a> = Box<dyn Fn(usize) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + 'a>;
+
+/// A verb, the plain client's way, and ours.
+type Row<'a> = (&'a str, Way<'a>, Vec<Way<'a>>);
+
+/// Its name, and what is called.
+type Way<'a> = (&'a str, Call<'a>);
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let rounds = if quick { 3 } else { 41 };
+    let runtime = Runtime::new().expect("a runtime");
+    let server = Server::start();
+    let mut page = String::from(
+        "# Verbs on Redis beside the plain client\n\n\
+         Made by `cargo bench --bench redis`, over loopback: medians of rounds in which all take turns, on one \
+         machine in one run. What counts is the ratio to the plain client (crate `redis`, its \
+         `ConnectionManager`), which is given the same timeouts and decodes the same JSON.\n\n",
+    );
+    page += &runtime.block_on(verbs(&server, rounds, if quick { 20 } else { 100 }));
+    page += &runtime.block_on(claims(&server, rounds));
+    println!("{page}");
+    if !quick {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md");
+        std::fs::write(path, page).expect("docs/redis.md can be written");
+    }
+}
+
+async fn plain(server: &Server) -> ConnectionManager {
+    let client = redis::Client::open(server.url()).expect("it is a URL");
+    let second = Some(Duration::from_secs(1));
+    let config =
+        ConnectionManagerConfig::new().set_connection_timeout(second).set_response_timeout(second);
+    ConnectionManager::new_with_config(client, config).await.expect("the server answers")
+}
+
+/// Makes a call of an expression that may use `n`.
+macro_rules! call {
+    ($shared:ident, |$n:ident| $call:expr) => {
+        Box::new(|$n: usize| {
+            let $shared = $shared.clone();
+            Box::pin(async move {
+                #[allow(unused_mut)]
+                let mut $shared = $shared;
+                $call;
+            })
+        })
+    };
+}
+
+async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
+    let plain = plain(server).await;
+    let client = Client::connect(server.url()).await.expect("the server answers");
+    let cache: Cache<String, String> = Cache::new(&client, "plain").expect("a name");
+    let told: Cache<String, String> =
+        Cache::builder(&client, "told").events(HOUR).build().expect("a name");
+    let limiter = |window, name| -> RateLimiter<String> {
+        let limiter = RateLimiter::builder(&client, name).window(window);
+        limiter.limit(Limit::new(1_000_000, HOUR)).build().expect("a name")
+    };
+    let gcra = limiter(Window::Gcra, "gcra");
+    let buckets = limiter(Window::Buckets(10), "buckets");
+    for n in 0..CALLERS {
+        let json = serde_json::to_vec(VALUE).expect("a string");
+        let mut set = redis::cmd("SETEX");
+        set.arg(record(n)).arg(3_600).arg(json);
+        let () = set.query_async(&mut plain.clone()).await.expect("it is set");
+        told.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
+        cache.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
+    }
+    // The least that a script can do: one read, one write.
+    let script = redis::Script::new(
+        "local n = redis.call('GET', KEYS[1]) redis.call('SET', KEYS[1], ARGV[1], 'PX', 3600000) return n",
+    );
+    let scripted = (plain.clone(), script);
+    let rows: [Row<'_>; 3] = [
+        (
+            "get",
+            (
+                "`GET`",
+                call!(plain, |n| {
+                    let json: Option<Vec<u8>> =
+                        redis::cmd("GET").arg(record(n)).query_async(&mut plain).await.unwrap();
+                    json.map(|json| serde_json::from_slice::<String>(&json).unwrap())
+                }),
+            ),
+            vec![
+                ("`Cache::get`", call!(cache, |n| cache.get(&key(n)).await.unwrap())),
+                ("`Cache::get`, with events", call!(told, |n| told.get(&key(n)).await.unwrap())),
+            ],
+        ),
+        (
+            "set_ex",
+            (
+                "`SETEX`",
+                call!(plain, |n| {
+                    let json = serde_json::to_vec(VALUE).unwrap();
+                    let () = redis::cmd("SETEX")
+                        .arg(record(n))
+                        .arg(3_600)
+                        .arg(json)
+                        .query_async(&mut plain)
+                        .await
+                        .unwrap();
+                }),
+            ),
+            vec![
+                (
+                    "`Cache::set_ex`",
+                    call!(cache, |n| cache.set_ex(key(n), VALUE.into(), HOUR).await.unwrap()),
+                ),
+                (
+                    "`Cache::set_ex`, with events",
+                    call!(told, |n| told.set_ex(key(n), VALUE.into(), HOUR).await.unwrap()),
+                ),
+            ],
+        ),
+        (
+            "check",
+            (
+                "`EVALSHA` of one `GET` and one `SET`",
+                call!(scripted, |n| {
+                    let call = &mut scripted.0;
+                    let _: Option<String> =
+                        scripted.1.key(record(n)).arg(n).invoke_async(call).await.unwrap();
+                }),
+            ),
+            vec![
+                (
+                    "`RateLimiter::check`, `Gcra`",
+                    call!(gcra, |n| gcra.check(&key(n)).await.unwrap()),
+                ),
+                (
+                    "`RateLimiter::check`, `Buckets(10)`",
+                    call!(buckets, |n| buckets.check(&key(n)).await.unwrap()),
+                ),
+            ],
+        ),
+    ];
+    let mut page = String::from(
+        "## A verb, with 64 callers on one connection\n\n\
+         | | µs a call, each caller's share | to the plain client |\n| --- | --- | --- |\n",
+    );
+    for (verb, (name, plain), ours) in rows {
+        let mut figures = vec![Vec::new(); 1 + ours.len()];
+        for _ in 0..rounds {
+            figures[0].push(time(&plain, calls).await);
+            for (at, (_, ours)) in ours.iter().enumerate() {
+                figures[at + 1].push(time(ours, calls).await);
+            }
+        }
+        let figures: Vec<_> = figures.into_iter().map(median).collect();
+        let names = [name].into_iter().chain(ours.iter().map(|(name, _)| *name));
+        for (name, figure) in names.zip(&figures) {
+            let ratio = figure / figures[0];
+            eprintln!("{verb}: {name} {figure:.2} ({ratio:.2})");
+            writeln!(page, "| {name} | {figure:.2} | {ratio:.2} |").expect("a string takes all");
+        }
+    }
+    page + "\n"
+}
+
+/// Microseconds a call, where all callers make `calls` each.
+async fn time(call: &Call<'_>, calls: usize) -> f64 {
+    let begin = Instant::now();
+    join_all((0..CALLERS).map(async |n| {
+        for _ in 0..calls {
+            call(n).await;
+        }
+    }))
+    .await;
+    begin.elapsed().as_secs_f64() * 1e6 / (calls * CALLERS) as f64
+}
+
+async fn claims(server: &Server, rounds: usize) -> String {
+    let client = Client::connect(server.url()).await.expect("the server answers");
+    let dict: TimeoutDict<String, String> = TimeoutDict::new(&client, "dict").expect("a name");
+    let mut plain = plain(server).await;
+    let mut figures = [const { Vec::new() }; 3];
+    for _ in 0..rounds {
+        figures[0].push(by_hand(&mut plain).await);
+        for claims in [false, true] {
+            join_all((0..DUE).map(|n| dict.set(key(n), VALUE.into(), Duration::ZERO))).await;
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            let begin = Instant::now();
+            let len = if claims {
+                dict.claim_expired(DUE, HOUR).await.expect("they are claimed").len()
+            } else {
+                dict.take_expired(DUE).await.expect("they are taken").len()
+            };
+            figures[1 + usize::from(claims)].push(begin.elapsed().as_secs_f64() * 1e6);
+            assert_eq!(len, DUE);
+            dict.clear().await.expect("it is cleared");
+        }
+    }
+    let [bare, taken, claimed] = figures.map(median);
+    let mut page = String::from(
+        "## 1,000 due entries at once\n\n| | µs | to the plain client |\n| --- | --- | --- |\n",
+    );
+    for (name, figure) in [
+        ("`ZRANGEBYSCORE`, `ZREM`, pipelined `GET`s", bare),
+        ("`TimeoutDict::take_expired`", taken),
+        ("`TimeoutDict::claim_expired`", claimed),
+    ] {
+        eprintln!("claims: {name} {figure:.0} ({:.2})", figure / bare);
+        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
+            .expect("a string takes all");
+    }
+    page
+}
+
+/// Microseconds to take what is due without a script: not atomic, and in one slot.
+async fn by_hand(plain: &mut ConnectionManager) -> f64 {
+    let mut fill = redis::pipe();
+    for n in 0..DUE {
+        fill.zadd("due", key(n), 1).ignore();
+        fill.set(record(n), serde_json::to_vec(VALUE).expect("a string")).ignore();
+    }
+    let () = fill.query_async(plain).await.expect("they are set");
+    let begin = Instant::now();
+    let due: Vec<String> = redis::cmd("ZRANGEBYSCORE")
+        .arg(&["due", "-inf", "2", "LIMIT", "0"])
+        .arg(DUE)
+        .query_async(plain)
+        .await
+        .expect("they are due");
+    let () = redis::cmd("ZREM").arg("due").arg(&due).query_async(plain).await.expect("it is taken");
+    let mut gets = redis::pipe();
+    for n in 0..due.len() {
+        gets.get(record(n));
+    }
+    let values: Vec<Vec<u8>> = gets.query_async(plain).await.expect("they are there");
+    let values = values.iter().map(|json| serde_json::from_slice::<String>(json));
+    assert_eq!(values.filter(Result::is_ok).count(), DUE);
+    begin.elapsed().as_secs_f64() * 1e6
+}
+
+fn key(n: usize) -> String {
+    format!("user {n}")
+}
+
+/// As long as those of a `Cache`.
+fn record(n: usize) -> String {
+    format!("fleeting:{{bench:{}}}:user {n}", n % 16)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

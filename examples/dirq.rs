@@ -1,0 +1,546 @@
+//! Directory queues from a shell, or from programs in any language.
+//!
+//! ```text
+//! cargo run --example dirq -- add /tmp/jobs one two three
+//! cargo run --example dirq -- drain /tmp/jobs
+//! ```
+//!
+//! Elements come out as lines of JSON, and go in as the same: `dirq drain a | dirq add b`.
+//!
+//! ```text
+//! {"name":"5f3c1a80/5f3c1aa1d3e4f7","element":"what a simple queue holds"}
+//! {"name":"00000000/5f3c1aa1d3e4f7","element":{"body":"text","header":{"key":"value"}}}
+//! ```
+//!
+//! Bytes that are not UTF-8 are `{"hex":"00ff"}`. A line to add needs no name. A queue of the kind `normal`
+//! takes a schema to read or add elements: `--schema body:string,header:table?`.
+//!
+//! | command | what it does |
+//! | --- | --- |
+//! | `add QUEUE [TEXT]...` | adds texts (simple queues), or the lines of stdin; prints their names |
+//! | `list QUEUE`, `count QUEUE` | the names, locked or not; how many there are |
+//! | `get QUEUE NAME...` | prints elements, which it locks as long as that takes |
+//! | `lock`, `unlock QUEUE NAME...` | whether each could be locked (if not all: status 1) |
+//! | `remove QUEUE NAME...` | locks elements and removes them |
+//! | `drain QUEUE`, `watch QUEUE` | prints each element and removes it; `watch` waits for more |
+//! | `purge QUEUE` | takes away what dead processes left |
+//! | `convert FROM TO` | moves all to a queue of the other kind |
+//!
+//! `get` and `remove` with `--locked` are for elements that you have locked. An element is removed when its line
+//! is written: of those of a `drain` that was killed, the last may come again. Ctrl-C unlocks what is locked.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error,
+    io::{self, BufRead, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    str,
+    time::Duration,
+};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use fleeting::dirq::{Element, Lock, Name, Purge, Queue, QueueSimple, Value, Walk};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value as Json, json};
+use tokio::sync::mpsc;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// How often `watch` looks where the system doesn't tell.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Directory queues: see the top of examples/dirq.rs.
+#[derive(Parser)]
+#[command(name = "dirq")]
+struct Args {
+    /// The kind of the queue. By default what it is, and for a new one simple, or normal with a schema.
+    #[arg(long, global = true)]
+    kind: Option<Kind>,
+    /// The fields of a normal queue's elements, such as `body:string,header:table?`.
+    #[arg(long, global = true)]
+    schema: Option<String>,
+    /// Let each element that is added survive a crash of the machine.
+    #[arg(long, global = true)]
+    sync: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Kind {
+    Simple,
+    Normal,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Add texts, or the elements in the lines of stdin.
+    Add { queue: PathBuf, texts: Vec<String> },
+    /// Print the names of all elements.
+    List { queue: PathBuf },
+    /// Print how many elements there are.
+    Count { queue: PathBuf },
+    /// Print elements.
+    Get {
+        queue: PathBuf,
+        names: Vec<Name>,
+        /// You have locked them.
+        #[arg(long)]
+        locked: bool,
+    },
+    /// Lock elements, for a program that works on them.
+    Lock { queue: PathBuf, names: Vec<Name> },
+    /// Give locks back.
+    Unlock { queue: PathBuf, names: Vec<Name> },
+    /// Remove elements.
+    Remove {
+        queue: PathBuf,
+        names: Vec<Name>,
+        /// You have locked them.
+        #[arg(long)]
+        locked: bool,
+    },
+    /// Print all elements, and remove each.
+    Drain {
+        queue: PathBuf,
+        /// At most so many.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Print elements as they come, and remove each.
+    Watch {
+        queue: PathBuf,
+        /// At most so many.
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// Take away what dead processes left.
+    Purge {
+        queue: PathBuf,
+        /// The age in seconds from which on an element is taken for left on its way in or out; 0 for never.
+        #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+        max_temp: u64,
+        /// The age in seconds from which on a lock is taken for left; 0 for never.
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        max_lock: u64,
+    },
+    /// Move all elements to a queue of the other kind.
+    ///
+    /// An element of the simple queue is the JSON of the other's fields, unless `--field` names the one it is.
+    Convert {
+        from: PathBuf,
+        to: PathBuf,
+        #[arg(long)]
+        field: Option<String>,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let stopped = tokio::signal::ctrl_c();
+    // Dropped in mid-work, it gives back its locks.
+    let done = tokio::select! {
+        done = run(&args) => done,
+        _ = stopped => return ExitCode::from(130),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            complain(&*failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// False where not all could be done that was asked for.
+async fn run(args: &Args) -> Result<bool, Failure> {
+    let open = |path| Either::open(args, path, kind_of(args, path));
+    match &args.command {
+        Command::Add { queue, texts } if texts.is_empty() => {
+            let queue = open(queue).await?;
+            let mut lines = lines_of_stdin();
+            let bar = progress(None);
+            while let Some(line) = lines.recv().await {
+                let line: Json = serde_json::from_str(&line?)?;
+                let element = line.get("element").ok_or("a line has no \"element\"")?;
+                say(&json!({ "name": queue.add(element).await? }))?;
+                bar.inc(1);
+            }
+        }
+        Command::Add { queue, texts } => {
+            let Either::Simple(queue) = open(queue).await? else {
+                return Err("texts are for simple queues; give elements as lines on stdin".into());
+            };
+            for name in queue.add_many(texts).await? {
+                say(&json!({ "name": name }))?;
+            }
+        }
+        Command::List { queue } => {
+            let queue = open(queue).await?;
+            let mut names = queue.names();
+            while let Some(name) = names.next().await.transpose()? {
+                say(&json!({ "name": name }))?;
+            }
+        }
+        Command::Count { queue } => say(&json!({ "count": open(queue).await?.count().await? }))?,
+        Command::Get { queue, names, locked } => {
+            let queue = open(queue).await?;
+            for name in names {
+                queue.must_lock(name, *locked).await?;
+                let element = queue.get(name).await;
+                if !locked {
+                    queue.unlock(name).await?;
+                }
+                say(&json!({ "name": name, "element": element? }))?;
+            }
+        }
+        Command::Lock { queue, names } => {
+            let queue = open(queue).await?;
+            let mut all = true;
+            for name in names {
+                let locked = queue.lock(name).await?;
+                say(&json!({ "name": name, "locked": locked }))?;
+                all &= locked;
+            }
+            return Ok(all);
+        }
+        Command::Unlock { queue, names } => {
+            let queue = open(queue).await?;
+            for name in names {
+                queue.unlock(name).await?;
+                say(&json!({ "name": name, "locked": false }))?;
+            }
+        }
+        Command::Remove { queue, names, locked } => {
+            let queue = open(queue).await?;
+            for name in names {
+                queue.must_lock(name, *locked).await?;
+                queue.remove(name).await?;
+                say(&json!({ "name": name, "removed": true }))?;
+            }
+        }
+        Command::Drain { queue, limit } => {
+            let queue = open(queue).await?;
+            let bar = progress(Some(queue.count().await?.min(limit.unwrap_or(u64::MAX))));
+            match &queue {
+                Either::Simple(queue) => {
+                    print_all(queue.locked(), |bytes| of_bytes(bytes), *limit, &bar).await?;
+                }
+                Either::Normal(queue, _) => {
+                    print_all(queue.locked(), of_element, *limit, &bar).await?
+                }
+            }
+        }
+        Command::Watch { queue, limit } => {
+            let bar = progress(None);
+            match open(queue).await? {
+                Either::Simple(queue) => {
+                    print_all(queue.watch(LOOK_EVERY), |bytes| of_bytes(bytes), *limit, &bar)
+                        .await?;
+                }
+                Either::Normal(queue, _) => {
+                    print_all(queue.watch(LOOK_EVERY), of_element, *limit, &bar).await?;
+                }
+            }
+        }
+        Command::Purge { queue, max_temp, max_lock } => {
+            let [max_temp, max_lock] = [*max_temp, *max_lock].map(Duration::from_secs);
+            let purge = Purge::default().max_temp(max_temp).max_lock(max_lock);
+            let bar = progress(None);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            let report = match open(queue).await? {
+                Either::Simple(queue) => queue.purge(purge).await?,
+                Either::Normal(queue, _) => queue.purge(purge).await?,
+            };
+            bar.finish_and_clear();
+            say(&json!({
+                "temporary": report.temporary,
+                "locks": report.locks,
+                "directories": report.directories,
+            }))?;
+        }
+        Command::Convert { from, to, field } => {
+            let other = match kind_of(args, from) {
+                Kind::Simple => Kind::Normal,
+                Kind::Normal => Kind::Simple,
+            };
+            if let Some(kind) = detect(to).filter(|&kind| kind != other) {
+                return Err(format!("{} is {kind:?} too", to.display()).into());
+            }
+            let (from, to) = (open(from).await?, Either::open(args, to, other).await?);
+            return convert(&from, &to, field.as_deref()).await;
+        }
+    }
+    Ok(true)
+}
+
+/// A queue of either kind.
+enum Either {
+    Simple(QueueSimple),
+    /// With the types of its fields.
+    Normal(Queue, HashMap<String, String>),
+}
+
+/// The same call on either kind.
+macro_rules! either {
+    ($either:expr, $queue:ident => $call:expr) => {
+        match $either {
+            Either::Simple($queue) => $call,
+            Either::Normal($queue, _) => $call,
+        }
+    };
+}
+
+impl Either {
+    async fn open(args: &Args, path: &Path, kind: Kind) -> Result<Self, Failure> {
+        if kind == Kind::Simple {
+            let queue = QueueSimple::builder(path).sync(args.sync).open().await?;
+            return Ok(Self::Simple(queue));
+        }
+        let mut queue = Queue::builder(path).sync(args.sync);
+        let mut types = HashMap::new();
+        if let Some(schema) = &args.schema {
+            queue = queue.schema(schema.parse()?);
+            let fields = schema.split(',').filter_map(|field| field.split_once(':'));
+            let bare = |given: &str| given.trim().trim_end_matches(['?', '*']).to_owned();
+            types = fields.map(|(name, given)| (name.trim().to_owned(), bare(given))).collect();
+        }
+        Ok(Self::Normal(queue.open().await?, types))
+    }
+
+    async fn add(&self, element: &Json) -> Result<Name, Failure> {
+        Ok(match self {
+            Self::Simple(queue) => queue.add(bytes(element)?).await?,
+            Self::Normal(queue, types) => queue.add(element_of(element, types)?).await?,
+        })
+    }
+
+    fn names(&self) -> Walk<Name> {
+        either!(self, queue => queue.names())
+    }
+
+    async fn count(&self) -> Result<u64, Failure> {
+        Ok(either!(self, queue => queue.count().await?))
+    }
+
+    async fn lock(&self, name: &Name) -> Result<bool, Failure> {
+        Ok(either!(self, queue => queue.lock(name).await?))
+    }
+
+    async fn must_lock(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
+        match is_locked || self.lock(name).await? {
+            true => Ok(()),
+            false => Err(format!("{name} is locked by somebody else, or gone").into()),
+        }
+    }
+
+    async fn unlock(&self, name: &Name) -> Result<(), Failure> {
+        Ok(either!(self, queue => queue.unlock(name).await?))
+    }
+
+    async fn get(&self, name: &Name) -> Result<Json, Failure> {
+        Ok(match self {
+            Self::Simple(queue) => of_bytes(&queue.get(name).await?),
+            Self::Normal(queue, _) => of_element(&queue.get(name).await?),
+        })
+    }
+
+    async fn remove(&self, name: &Name) -> Result<(), Failure> {
+        Ok(either!(self, queue => queue.remove(name).await?))
+    }
+}
+
+async fn print_all<T: Send + 'static>(
+    mut locks: Walk<Lock<T>>,
+    to_json: impl Fn(&T) -> Json,
+    limit: Option<u64>,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    for _ in 0..limit.unwrap_or(u64::MAX) {
+        let Some(lock) = locks.next().await.transpose()? else { break };
+        say(&json!({ "name": lock.name(), "element": to_json(lock.value()) }))?;
+        lock.ack().await?;
+        bar.inc(1);
+    }
+    Ok(())
+}
+
+/// False where some elements stay, as they have no form in the other queue.
+async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool, Failure> {
+    let bar = progress(Some(from.count().await?));
+    let mut all = true;
+    match (from, to) {
+        (Either::Simple(from), Either::Normal(to, types)) => {
+            let mut locks = from.locked();
+            while let Some(lock) = locks.next().await.transpose()? {
+                let element = match field {
+                    Some(field) => element_of(&json!({ field: of_bytes(lock.value()) }), types),
+                    None => serde_json::from_slice(lock.value())
+                        .map_err(Failure::from)
+                        .and_then(|fields| element_of(&fields, types)),
+                };
+                let moved = match element {
+                    Ok(element) => to.add(element).await.map_err(Failure::from),
+                    Err(failure) => Err(failure),
+                };
+                all &= finish(lock, moved, &bar).await?;
+            }
+        }
+        (Either::Normal(from, _), Either::Simple(to)) => {
+            let mut locks = from.locked();
+            while let Some(lock) = locks.next().await.transpose()? {
+                let body = match field {
+                    Some(field) => only(lock.value(), field),
+                    None => Ok(of_element(lock.value()).to_string().into_bytes()),
+                };
+                let moved = match body {
+                    Ok(body) => to.add(body).await.map_err(Failure::from),
+                    Err(failure) => Err(failure),
+                };
+                all &= finish(lock, moved, &bar).await?;
+            }
+        }
+        _ => unreachable!("the kinds were made to differ"),
+    }
+    Ok(all)
+}
+
+/// Removes what has moved, and tells why not what stays.
+async fn finish<T: Send + 'static>(
+    lock: Lock<T>,
+    moved: Result<Name, Failure>,
+    bar: &ProgressBar,
+) -> Result<bool, Failure> {
+    bar.inc(1);
+    match moved {
+        Ok(name) => {
+            say(&json!({ "from": lock.name(), "name": name }))?;
+            lock.ack().await?;
+            Ok(true)
+        }
+        Err(failure) => {
+            bar.suspend(|| {
+                eprint!("{} stays: ", lock.name());
+                complain(&*failure);
+            });
+            lock.unlock().await?;
+            Ok(false)
+        }
+    }
+}
+
+/// The bytes of the one field that an element has.
+fn only(element: &Element, field: &str) -> Result<Vec<u8>, Failure> {
+    if let Some((other, _)) = element.iter().find(|(name, _)| *name != field) {
+        return Err(format!("it has the field {other:?} too").into());
+    }
+    match element.get(field) {
+        Some(Value::Binary(bytes)) => Ok(bytes.to_vec()),
+        Some(Value::String(text)) => Ok(text.clone().into_bytes()),
+        _ => Err(format!("its field {field:?} is no text and no bytes").into()),
+    }
+}
+
+fn of_bytes(bytes: &[u8]) -> Json {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "hex": hex })
+        }
+    }
+}
+
+fn of_element(element: &Element) -> Json {
+    let of_value = |value: &Value| match value {
+        Value::Binary(bytes) => of_bytes(bytes),
+        Value::String(text) => json!(text),
+        Value::Table(table) => json!(table),
+    };
+    element.iter().map(|(field, value)| (field.clone(), of_value(value))).collect()
+}
+
+/// A text, or `{"hex": ...}`.
+fn bytes(json: &Json) -> Result<Vec<u8>, Failure> {
+    if let Json::String(text) = json {
+        return Ok(text.clone().into_bytes());
+    }
+    let hex = json.get("hex").and_then(Json::as_str);
+    let hex = hex.ok_or_else(|| format!("{json} is neither a text nor {{\"hex\": ...}}"))?;
+    let digits: Option<Vec<u8>> =
+        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0);
+    let digits = digits.ok_or_else(|| format!("{hex:?} is not pairs of hexadecimal digits"))?;
+    Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+fn element_of(json: &Json, types: &HashMap<String, String>) -> Result<Element, Failure> {
+    let fields = json.as_object().ok_or_else(|| format!("{json} is no object of fields"))?;
+    let mut element = Element::new();
+    for (field, json) in fields {
+        let value = match types.get(field).map(String::as_str) {
+            Some("table") => {
+                let table: BTreeMap<String, String> = serde_json::from_value(json.clone())
+                    .map_err(|error| format!("the table {field:?}: {error}"))?;
+                Value::from(table)
+            }
+            Some("binary") => Value::from(bytes(json)?),
+            // The queue says what is wrong with a field that is unknown.
+            _ => Value::from(String::from_utf8(bytes(json)?)?),
+        };
+        element = element.with(field, value);
+    }
+    Ok(element)
+}
+
+fn kind_of(args: &Args, path: &Path) -> Kind {
+    let new = if args.schema.is_some() { Kind::Normal } else { Kind::Simple };
+    args.kind.or_else(|| detect(path)).unwrap_or(new)
+}
+
+/// A normal queue has its two other directories from its first moment; a simple one, nothing of its own.
+fn detect(path: &Path) -> Option<Kind> {
+    if path.join("temporary").is_dir() && path.join("obsolete").is_dir() {
+        return Some(Kind::Normal);
+    }
+    let is_used = path.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    is_used.then_some(Kind::Simple)
+}
+
+/// Hidden unless stderr is a terminal.
+fn progress(len: Option<u64>) -> ProgressBar {
+    let (bar, template) = match len {
+        Some(len) => {
+            (ProgressBar::new(len), "{wide_bar} {human_pos} of {human_len}, {per_sec}, {eta} left")
+        }
+        None => (ProgressBar::new_spinner(), "{spinner} {human_pos}, {per_sec}"),
+    };
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is right"))
+}
+
+/// Read on a thread of its own, as stdin can't be waited for.
+fn lines_of_stdin() -> mpsc::Receiver<io::Result<String>> {
+    let (sender, lines) = mpsc::channel(64);
+    std::thread::spawn(move || {
+        let _ = io::stdin().lock().lines().try_for_each(|line| sender.blocking_send(line));
+    });
+    lines
+}
+
+fn say(line: &Json) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}
+
+/// With all its causes.
+fn complain(failure: &dyn Error) {
+    let mut sentence = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        sentence += &format!(": {error}");
+        cause = error.source();
+    }
+    eprintln!("{sentence}");
+}

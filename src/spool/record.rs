@@ -1,0 +1,110 @@
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Serialize, ser::Error as _};
+use tokio::time::Instant;
+
+use crate::{
+    Event,
+    dirq::{Element, Schema},
+};
+
+/// An event in the words of the queue.
+pub(super) struct Record {
+    /// As JSON.
+    key: String,
+    /// As JSON.
+    value: String,
+    meta: Meta,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Meta {
+    deadline: Option<f64>,
+    at: f64,
+    cause: &'static str,
+}
+
+pub(super) fn schema() -> Schema {
+    Schema::new([("key", "string"), ("value", "string"), ("meta", "table")])
+        .expect("names and types are right")
+}
+
+impl Record {
+    /// Where serde refuses the key or the value, or panics in them, an error.
+    pub(super) fn of<K: Serialize, V: Serialize>(
+        event: &Event<K, V>,
+        wall_clock: &WallClock,
+    ) -> serde_json::Result<Self> {
+        Ok(Self {
+            key: to_json(&event.key)?,
+            value: to_json(&event.value)?,
+            meta: Meta {
+                deadline: event.deadline.map(|deadline| wall_clock.seconds(deadline)),
+                at: wall_clock.seconds(event.at),
+                cause: event.cause.as_str(),
+            },
+        })
+    }
+
+    /// With all that one can have.
+    pub(super) fn sample() -> Self {
+        let meta = Meta { deadline: Some(0.0), at: 0.0, cause: "expired" };
+        Self { key: "null".to_owned(), value: "null".to_owned(), meta }
+    }
+
+    /// For a simple queue.
+    pub(super) fn body(&self) -> Vec<u8> {
+        let Self { key, value, meta } = self;
+        let meta = serde_json::to_string(meta).expect("numbers and a word are JSON");
+        format!(r#"{{"key":{key},"value":{value},"meta":{meta}}}"#).into_bytes()
+    }
+
+    /// For a normal one.
+    pub(super) fn element(&self) -> Element {
+        let mut meta = BTreeMap::from([
+            ("at", self.meta.at.to_string()),
+            ("cause", self.meta.cause.to_owned()),
+        ]);
+        if let Some(deadline) = self.meta.deadline {
+            meta.insert("deadline", deadline.to_string());
+        }
+        Element::new().with("key", &*self.key).with("value", &*self.value).with("meta", meta)
+    }
+}
+
+/// One moment on both clocks.
+pub(super) struct WallClock {
+    instant: Instant,
+    /// Microseconds since 1970.
+    micros: i64,
+}
+
+impl WallClock {
+    pub(super) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { instant: Instant::now(), micros: micros(since) }
+    }
+
+    /// Seconds since 1970, to a microsecond.
+    fn seconds(&self, instant: Instant) -> f64 {
+        let micros = match instant.checked_duration_since(self.instant) {
+            Some(later) => self.micros.saturating_add(micros(later)),
+            None => self.micros.saturating_sub(micros(self.instant - instant)),
+        };
+        micros as f64 / 1e6
+    }
+}
+
+fn micros(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
+    // The value's code is anybody's, and the events behind it must not suffer for it.
+    catch_unwind(AssertUnwindSafe(|| serde_json::to_string(value)))
+        .unwrap_or_else(|_| Err(serde_json::Error::custom("its serialization panicked")))
+}

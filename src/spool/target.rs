@@ -1,0 +1,57 @@
+use std::{path::Path, sync::Arc};
+
+use super::record::Record;
+use crate::dirq::{Error, Queue, QueueSimple};
+
+/// A queue of either kind.
+#[derive(Debug)]
+pub enum Target {
+    Simple(QueueSimple),
+    Normal(Queue),
+}
+
+impl Target {
+    /// Whether elements of the spool go in.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Simple(_) => Ok(()),
+            Self::Normal(queue) => {
+                let no_schema = || Error::NoSchema { path: queue.path().to_owned() };
+                queue.schema().ok_or_else(no_schema)?.check(&Record::sample().element())
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Simple(queue) => queue.path(),
+            Self::Normal(queue) => queue.path(),
+        }
+    }
+
+    /// Adds the records in their order, as far as it can; tells how many it did.
+    pub(super) async fn add(&self, records: &[Arc<Record>]) -> (usize, Result<(), Error>) {
+        let records = records.iter();
+        let added = match self {
+            Self::Simple(queue) => queue.add_many(records.map(|record| record.body())).await,
+            Self::Normal(queue) => queue.add_many(records.map(|record| record.element())).await,
+        };
+        match added {
+            Ok(names) => (names.len(), Ok(())),
+            Err(Error::Partial { names, source }) => (names.len(), Err(*source)),
+            Err(error) => (0, Err(error)),
+        }
+    }
+}
+
+impl From<QueueSimple> for Target {
+    fn from(queue: QueueSimple) -> Self {
+        Self::Simple(queue)
+    }
+}
+
+impl From<Queue> for Target {
+    fn from(queue: Queue) -> Self {
+        Self::Normal(queue)
+    }
+}
