@@ -338,7 +338,8 @@ impl Either {
     }
 
     async fn unlock(&self, name: &Name) -> Result<(), Failure> {
-        Ok(either!(self, queue => queue.unlock(name).await?))
+        either!(self, queue => queue.unlock(name).await?);
+        Ok(())
     }
 
     async fn get(&self, name: &Name) -> Result<Json, Failure> {
@@ -349,7 +350,8 @@ impl Either {
     }
 
     async fn remove(&self, name: &Name) -> Result<(), Failure> {
-        Ok(either!(self, queue => queue.remove(name).await?))
+        either!(self, queue => queue.remove(name).await?);
+        Ok(())
     }
 }
 

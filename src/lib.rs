@@ -42,7 +42,7 @@
 //!
 //! All time is [`tokio::time::Instant`]. Under `tokio::time::pause` and `advance` every behaviour follows
 //! the paused clock. A deadline that overflows means persistent; a TTL of zero means dead at once.
-#![warn(clippy::unwrap_used)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "axum")]

@@ -78,7 +78,7 @@ fn elements(lines: &[Value]) -> Vec<&Value> {
     lines.iter().map(|line| &line["element"]).collect()
 }
 
-fn path<'a>(folder: &'a TempDir, name: &str) -> String {
+fn path(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).to_str().expect("the path is UTF-8").to_owned()
 }
 
@@ -230,7 +230,7 @@ fn a_purge_gives_back_what_a_dead_process_locked() {
         let added = run_with(&["add", queue], &json!({ "element": element }).to_string());
         run_with(&["lock", queue, name(&added[0])], "");
         let none = json!({ "temporary": 0, "locks": 0, "directories": 0 });
-        assert_eq!(run_with(&["purge", queue], ""), [none.clone()]);
+        assert_eq!(run_with(&["purge", queue], ""), std::slice::from_ref(&none));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "0"], ""), [none]);
         thread::sleep(Duration::from_millis(1_100));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "1"], "")[0]["locks"], 1);

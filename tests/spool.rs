@@ -167,7 +167,8 @@ async fn only_the_chosen_causes_are_written() {
         let mut keys = keys(folder.path());
         assert_eq!((stats.written as usize, stats.in_hand), (keys.len(), 0));
         let mut expected = expected;
-        (keys.sort(), expected.sort());
+        keys.sort();
+        expected.sort();
         assert_eq!(keys, expected);
     }
 }

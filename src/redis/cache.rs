@@ -44,7 +44,7 @@ use crate::cache::{Ttl, When};
 ///
 /// Each verb is one round trip and atomic, where nothing else is said. Without
 /// [events](CacheBuilder::events) most are the plain command that is named with them, and expired values leave
-/// as the server lets them. With events each verb is one script, which takes the server two to three times as
+/// as the server lets them. With events each verb is one script, which takes the server about four times as
 /// long, and what has a TTL takes memory for an entry of a sorted set.
 ///
 /// # Errors
