@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
+    io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     sync::{
@@ -20,9 +21,11 @@ use tokio::{io::copy_bidirectional, task::JoinSet};
 /// How long a server may take to answer, on a machine that does much else.
 const START: Duration = Duration::from_secs(30);
 
-/// A server of its own. It is killed when this is dropped.
+/// A server of its own. It is killed when this is dropped, and when this process ends in whatever way.
 pub(crate) struct Server {
-    child: Child,
+    /// The shell that watches the server.
+    shell: Child,
+    pid: u32,
     port: u16,
     folder: TempDir,
     args: Vec<String>,
@@ -45,9 +48,9 @@ impl Server {
         // Another process may take the port between the look and the start.
         for _ in 0..10 {
             let port = free_port();
-            let mut child = spawn(port, &folder, &args);
-            if answers(&mut child, port) {
-                return Self { child, port, folder, args };
+            let (mut shell, pid) = spawn(port, &folder, &args);
+            if answers(&mut shell, port) {
+                return Self { shell, pid, port, folder, args };
             }
         }
         panic!("{} does not start; its log is in {:?}", program(), folder.keep());
@@ -63,16 +66,16 @@ impl Server {
 
     /// Kills it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it is ours");
-        self.child.wait().expect("it is ours");
+        self.signal("-KILL");
+        self.shell.wait().expect("it is ours");
     }
 
     /// Starts it again after [`kill`](Server::kill), on the same port and folder.
     pub(crate) fn restart(&mut self) {
         let until = Instant::now() + START;
         while Instant::now() < until {
-            self.child = spawn(self.port, &self.folder, &self.args);
-            if answers(&mut self.child, self.port) {
+            (self.shell, self.pid) = spawn(self.port, &self.folder, &self.args);
+            if answers(&mut self.shell, self.port) {
                 return;
             }
         }
@@ -85,7 +88,7 @@ impl Server {
         let mut args = self.args.clone();
         let delay = each.as_micros().to_string();
         args.extend(["--key-load-delay", &delay].map(String::from));
-        self.child = spawn(self.port, &self.folder, &args);
+        (self.shell, self.pid) = spawn(self.port, &self.folder, &args);
         let until = Instant::now() + START;
         while !ask(self.port, "PING").starts_with("-LOADING") {
             assert!(Instant::now() < until, "{} does not load slowly", program());
@@ -130,15 +133,15 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        let status = Command::new("kill").args([signal, &self.pid.to_string()]).status();
         assert!(status.expect("`kill` runs").success());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
     }
 }
 
@@ -232,24 +235,43 @@ fn cli() -> String {
     std::env::var("FLEETING_REDIS_CLI").unwrap_or_else(|_| "redis-cli".into())
 }
 
-fn spawn(port: u16, folder: &TempDir, args: &[String]) -> Child {
-    Command::new(program())
+/// Starts a server, and beside it who kills it when the pipe from this process ends.
+const WATCH: &str = r#"
+    exec 3<&0
+    "$0" "$@" </dev/null >/dev/null 2>&1 3<&- &
+    server=$!
+    echo $server
+    (cat <&3 >/dev/null; kill -KILL $server) >/dev/null 2>&1 &
+    wait $server
+"#;
+
+fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
+    let program = program();
+    let is_there = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
+    if let Err(error) = is_there {
+        panic!("the tests need `{program}` (Debian: apt-get install redis-server): {error}");
+    }
+    let mut shell = Command::new("sh")
+        .args(["-c", WATCH, &program])
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .args(["--dir", folder.path().to_str().expect("the folder's path is text")])
         .args(["--logfile", "log", "--enable-debug-command", "yes"])
         .args(args)
-        .stdout(Stdio::null())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap_or_else(|error| {
-            panic!("the tests need `{}` (Debian: apt-get install redis-server): {error}", program())
-        })
+        .expect("`sh` runs");
+    let mut pid = String::new();
+    let output = shell.stdout.as_mut().expect("it is a pipe");
+    BufReader::new(output).read_line(&mut pid).expect("the shell says it");
+    (shell, pid.trim().parse().expect("the shell says a number"))
 }
 
 /// Waits until the server answers, or has ended.
-fn answers(child: &mut Child, port: u16) -> bool {
+fn answers(shell: &mut Child, port: u16) -> bool {
     let until = Instant::now() + START;
-    while Instant::now() < until && child.try_wait().expect("it is ours").is_none() {
+    while Instant::now() < until && shell.try_wait().expect("it is ours").is_none() {
         if ask(port, "PING").starts_with("+PONG") {
             return true;
         }
@@ -260,8 +282,6 @@ fn answers(child: &mut Child, port: u16) -> bool {
 
 /// The first part of what the server answers; nothing where it does not.
 fn ask(port: u16, command: &str) -> String {
-    use std::io::{Read, Write};
-
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     let _ = write!(stream, "{command}\r\n");
