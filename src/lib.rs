@@ -93,6 +93,6 @@ pub use sweeper::{Sweep, SweepReport};
 pub use timeout_dict::{Claim, TimeoutDict};
 
 /// The examples of the README are tests.
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, unix, feature = "axum", feature = "dirq", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
