@@ -3,6 +3,9 @@
 //! Each call goes to `ExpiringSets`; those of key 0 go to an `ExpiringSet`, too, which must do the same.
 //! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
 
+#[path = "common/model.rs"]
+mod common;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
@@ -11,7 +14,7 @@ use std::{
 
 use fleeting::{Cause, Events, ExpiringSet, ExpiringSets, LosslessEvents};
 use futures_util::FutureExt;
-use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
+use proptest::{collection::vec, prelude::*};
 use tokio::time::{Instant, advance, sleep};
 
 type Key = u8;
@@ -395,16 +398,7 @@ impl Test {
 
 #[test]
 fn agrees_with_the_naive_lists() {
-    let number = |name| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
-    let cases = number("PROPTEST_CASES").unwrap_or(1_000);
-    let seed = number("FLEETING_SEED").unwrap_or(2_016);
-    println!("{cases} cases from seed {seed}");
-    let config = ProptestConfig {
-        cases: cases as u32,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config = common::config(1_000, 2_016);
     proptest!(config, |(setup in setup(), ops in vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

@@ -2,11 +2,14 @@
 //!
 //! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
 
+#[path = "common/model.rs"]
+mod common;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use fleeting::{Cache, Cause, Events, LosslessEvents, Sweep, Ttl, When};
 use futures_util::FutureExt;
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
 type Key = u8;
@@ -383,16 +386,7 @@ impl Test {
 
 #[test]
 fn agrees_with_the_naive_map() {
-    let number = |name| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
-    let cases = number("PROPTEST_CASES").unwrap_or(1_000);
-    let seed = number("FLEETING_SEED").unwrap_or(2_015);
-    println!("{cases} cases from seed {seed}");
-    let config = ProptestConfig {
-        cases: cases as u32,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config = common::config(1_000, 2_015);
     proptest!(config, |(setup in setup(), ops in proptest::collection::vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

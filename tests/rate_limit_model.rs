@@ -2,10 +2,13 @@
 //!
 //! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
 
+#[path = "common/model.rs"]
+mod common;
+
 use std::{collections::VecDeque, time::Duration};
 
 use fleeting::{Limit, Limited, Permit, RateLimiter, Sweep, Window};
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 
 type Key = u8;
@@ -834,16 +837,7 @@ fn a_century_is_a_window_as_any_other() {
 }
 
 fn config() -> ProptestConfig {
-    let number = |name| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
-    let cases = number("PROPTEST_CASES").unwrap_or(1_000);
-    let seed = number("FLEETING_SEED").unwrap_or(2_015);
-    println!("{cases} cases from seed {seed}");
-    ProptestConfig {
-        cases: cases as u32,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    common::config(1_000, 2_015)
 }
 
 fn paused(test: impl Future<Output = ()>) {

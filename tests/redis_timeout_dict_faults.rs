@@ -283,35 +283,22 @@ fn check_claims(seen: &Seen, count: u32, lease: Duration) {
 #[tokio::test]
 async fn a_server_that_is_killed_under_load_loses_no_claim() {
     let lease = Duration::from_secs(2);
-    let mut server = Server::durable();
-    let dict = dict(&server).await;
-    fill(&dict, 2_000).await;
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let workers: Vec<_> =
-        (0..3).map(|_| tokio::spawn(work(dict.clone(), lease, false, seen.clone()))).collect();
-    for round in 1..=3 {
-        while seen.lock().unwrap().given() < round * 400 {
-            sleep(MILLI).await;
-        }
-        server.kill();
-        assert!(seen.lock().unwrap().given() < 2_000, "the server was killed in vain");
-        server.restart();
-    }
-    for worker in workers {
-        worker.await.unwrap();
-    }
-    let seen = seen.lock().unwrap();
-    check_claims(&seen, 2_000, lease);
+    check_claims(&killed_under_load(lease, false).await.lock().unwrap(), 2_000, lease);
 }
 
 #[tokio::test]
 async fn a_server_that_is_killed_under_load_gives_nothing_twice() {
+    check_taken(&killed_under_load(LONG, true).await.lock().unwrap(), 2_000);
+}
+
+/// What three workers saw of 2,000 entries, while their server was killed three times.
+async fn killed_under_load(lease: Duration, takes: bool) -> Arc<Mutex<Seen>> {
     let mut server = Server::durable();
     let dict = dict(&server).await;
     fill(&dict, 2_000).await;
     let seen = Arc::new(Mutex::new(Seen::default()));
     let workers: Vec<_> =
-        (0..3).map(|_| tokio::spawn(work(dict.clone(), LONG, true, seen.clone()))).collect();
+        (0..3).map(|_| tokio::spawn(work(dict.clone(), lease, takes, seen.clone()))).collect();
     for round in 1..=3 {
         while seen.lock().unwrap().given() < round * 400 {
             sleep(MILLI).await;
@@ -323,8 +310,7 @@ async fn a_server_that_is_killed_under_load_gives_nothing_twice() {
     for worker in workers {
         worker.await.unwrap();
     }
-    let seen = seen.lock().unwrap();
-    check_taken(&seen, 2_000);
+    seen
 }
 
 fn check_taken(seen: &Seen, count: usize) {

@@ -3,10 +3,13 @@
 //!
 //! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
 
+#[path = "common/model.rs"]
+mod common;
+
 use std::{collections::VecDeque, mem, time::Duration};
 
 use fleeting::{Claim, TimeoutDict, Ttl};
-use proptest::{prelude::*, sample::Index, test_runner::RngSeed};
+use proptest::{prelude::*, sample::Index};
 use tokio::{
     task::{JoinHandle, yield_now},
     time::{Instant, advance},
@@ -359,16 +362,7 @@ fn check(claim: Option<Claim<Key, u32>>, (key, value, _): (Key, u32, u64)) -> Cl
 
 #[test]
 fn agrees_with_the_naive_list() {
-    let number = |name| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
-    let cases = number("PROPTEST_CASES").unwrap_or(1_000);
-    let seed = number("FLEETING_SEED").unwrap_or(2_015);
-    println!("{cases} cases from seed {seed}");
-    let config = ProptestConfig {
-        cases: cases as u32,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config = common::config(1_000, 2_015);
     proptest!(config, |(ops in proptest::collection::vec(op(), 1..80))| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use super::{Error, Name, Purge, PurgeReport, top::Top};
+use rustix::io::Errno;
+
+use super::{Error, Name, Purge, PurgeReport, name::Entry, top::Top};
 
 /// How one kind of queue does what both do. Each of these may wait for a disk.
 pub(super) trait Protocol: Send + Sync + 'static {
@@ -37,7 +39,12 @@ pub(super) trait Protocol: Send + Sync + 'static {
     fn remove(&self, name: &Name) -> Result<(), Error>;
 
     /// Makes the age of an element zero, and so that of its lock.
-    fn touch(&self, name: &Name) -> Result<(), Error>;
+    fn touch(&self, name: &Name) -> Result<(), Error> {
+        let path = || self.top().path_of(name);
+        let gone = || Error::io("touch", path(), Errno::NOENT);
+        let folder = self.top().folder(name.directory)?.ok_or_else(gone)?;
+        folder.touch(Entry::element(name.element).c_str()).map_err(Error::on("touch", path))
+    }
 
     /// The same, if it is locked.
     fn renew(&self, name: &Name) -> Result<(), Error>;

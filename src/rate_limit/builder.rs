@@ -13,9 +13,6 @@ use crate::{
     sweeper::Sweep,
 };
 
-/// More buckets than this tell nothing more.
-const MAX_BUCKETS: usize = 10_000;
-
 /// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct RateLimiterBuilder<K, S = DefaultHasher> {
@@ -57,10 +54,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///
     /// Where the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
-        if let Window::Buckets(n) = window {
-            assert!((1..=MAX_BUCKETS).contains(&n), "Buckets must be 1 to {MAX_BUCKETS}, got {n}");
-        }
-        self.window = window;
+        self.window = window.checked();
         self
     }
 

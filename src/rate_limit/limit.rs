@@ -54,6 +54,19 @@ pub enum Window {
     Gcra,
 }
 
+/// More buckets than this tell nothing more.
+const MAX_BUCKETS: usize = 10_000;
+
+impl Window {
+    /// Itself, for a builder. Panics where the number of buckets is none that can be.
+    pub(crate) fn checked(self) -> Self {
+        if let Self::Buckets(n) = self {
+            assert!((1..=MAX_BUCKETS).contains(&n), "Buckets must be 1 to {MAX_BUCKETS}, got {n}");
+        }
+        self
+    }
+}
+
 impl Limit {
     /// `quota` units in any `per`.
     ///

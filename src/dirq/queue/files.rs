@@ -354,14 +354,6 @@ impl Protocol for Normal {
         }
     }
 
-    fn touch(&self, name: &Name) -> Result<(), Error> {
-        let gone = || Error::io("touch", self.top.path_of(name), Errno::NOENT);
-        let folder = self.top.folder(name.directory)?.ok_or_else(gone)?;
-        folder
-            .touch(Entry::element(name.element).c_str())
-            .map_err(Error::on("touch", || self.top.path_of(name)))
-    }
-
     fn renew(&self, name: &Name) -> Result<(), Error> {
         self.touch(name)?;
         // After it, as a purge may have taken the lock until then.

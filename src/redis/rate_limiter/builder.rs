@@ -10,9 +10,6 @@ use super::{
 };
 use crate::{DefaultHasher, Limit, Window, rate_limit::Waiting};
 
-/// More buckets than this tell nothing more.
-const MAX_BUCKETS: usize = 10_000;
-
 /// What a [`RateLimiter`] decides while its server fails: it is away, does not answer in time, or refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -69,10 +66,7 @@ impl<K> RateLimiterBuilder<K> {
     ///
     /// Where the number of [`Window::Buckets`] is 0 or above 10,000.
     pub fn window(mut self, window: Window) -> Self {
-        if let Window::Buckets(n) = window {
-            assert!((1..=MAX_BUCKETS).contains(&n), "Buckets must be 1 to {MAX_BUCKETS}, got {n}");
-        }
-        self.window = window;
+        self.window = window.checked();
         self
     }
 
