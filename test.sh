@@ -45,7 +45,8 @@ FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test 'redis_*
     --test 'conformance_*' -- --skip a_connection_may_be_encrypted
 
 step "interleavings"
-RUSTFLAGS="--cfg shuttle" cargo test --locked --lib --target-dir target/shuttle interleavings
+RUSTFLAGS="--cfg shuttle" cargo test --locked --manifest-path lean/Cargo.toml --lib \
+    --target-dir target/shuttle interleavings
 
 step "memory errors"
 scripts/sanitize.sh

@@ -29,8 +29,9 @@ fi
 target=target/asan
 mkdir -p "$target"
 unset CARGO_ENCODED_RUSTFLAGS # It would come before RUSTFLAGS.
-export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_TEST_DEBUG=line-tables-only
-reaching=(--lib --test verbs --test streams --test model)
+# Few dependencies, as all are built anew.
+lean=(--locked --manifest-path lean/Cargo.toml --target-dir "$target")
+reaching=("${lean[@]}" --test verbs --test streams --test model)
 
 # A leak that must be found, so that finding none means something.
 cat >"$target/leak.rs" <<'RUST'
@@ -53,12 +54,11 @@ fi
 step "AddressSanitizer, detect_leaks=$leaks"
 address() {
     RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=$1" PROPTEST_CASES=300 \
-        cargo +nightly test --locked --target x86_64-unknown-linux-gnu --target-dir "$target" \
-        "${@:2}" -- --quiet
+        cargo +nightly test --target x86_64-unknown-linux-gnu "${@:2}" -- --quiet
 }
-address "$leaks" "${reaching[@]}" --test sweeper --test memory --test rate_limit
+address "$leaks" "${reaching[@]}" --lib --test sweeper --test memory --test rate_limit
 # Some of its values leak whatever the cache does: one holds a stream of the cache that it is in.
-address 0 --test user_types
+address 0 "${lean[@]}" --test user_types
 
 step "valgrind"
 memcheck="valgrind --quiet --error-exitcode=1 --leak-check=full"
@@ -66,6 +66,6 @@ memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
 ! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind misses a leak of 100 bytes"
 PROPTEST_CASES=50 \
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
-    cargo test --locked --target-dir "$target" "${reaching[@]}" -- --quiet
+    cargo test "${reaching[@]}" -- --quiet
 
 step "no bad access and no leak"
