@@ -1,4 +1,5 @@
 mod builder;
+mod deadlines;
 mod iter;
 mod stats;
 mod streams;
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::consume_budget, time::Instant};
+use tokio::task::consume_budget;
 
 pub(crate) use self::builder::{MAX_SHARDS, default_shards};
 pub use self::{
@@ -291,123 +292,6 @@ where
         let deadline = self.shared.store.deadline(key, &self.shared.clock);
         self.shared.publisher.flush();
         deadline.is_some()
-    }
-
-    /// How long the value of `key` has still to live (Redis: `TTL`, `PTTL`).
-    #[doc(alias = "TTL")]
-    #[doc(alias = "PTTL")]
-    pub async fn ttl<Q>(&self, key: &Q) -> Ttl
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let now = self.shared.clock.now();
-        let deadline = self.shared.store.deadline(key, &now);
-        self.shared.publisher.flush();
-        match deadline {
-            None => Ttl::Missing,
-            Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
-        }
-    }
-
-    /// Lets the value of `key` live for `ttl` from now; false where no live value is
-    /// (Redis: `EXPIRE`). What is dead stays dead. A `ttl` of zero is dead at once, one that overflows
-    /// persistent.
-    #[doc(alias = "EXPIRE")]
-    #[doc(alias = "PEXPIRE")]
-    pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let now = self.shared.clock.now();
-        self.change(key, &now, |entry| entry.deadline = now.after(ttl)).is_some()
-    }
-
-    /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
-    /// (Redis: `EXPIRE NX|XX|GT|LT`).
-    pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let now = self.shared.clock.now();
-        let new = now.after(ttl);
-        let changed = self.change(key, &now, |entry| {
-            let old = entry.deadline;
-            let holds = match when {
-                When::NoTtl => old.is_persistent(),
-                When::HasTtl => !old.is_persistent(),
-                When::Later => new.is_later_than(old),
-                When::Sooner => old.is_later_than(new),
-            };
-            if holds {
-                entry.deadline = new;
-            }
-            holds
-        });
-        changed == Some(true)
-    }
-
-    /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no
-    /// live value is (Redis: `EXPIREAT`).
-    #[doc(alias = "EXPIREAT")]
-    #[doc(alias = "PEXPIREAT")]
-    pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.shared.clock, |entry| entry.deadline = deadline).is_some()
-    }
-
-    /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
-    pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let changed = self.change(key, &self.shared.clock, |entry| {
-            let has_ttl = !entry.deadline.is_persistent();
-            entry.deadline = entry.deadline.extended(more);
-            has_ttl
-        });
-        changed == Some(true)
-    }
-
-    /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
-    #[doc(alias = "PERSIST")]
-    pub async fn persist<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let changed = self.change(key, &self.shared.clock, |entry| {
-            let had_ttl = !entry.deadline.is_persistent();
-            entry.deadline = Deadline::PERSISTENT;
-            had_ttl
-        });
-        changed == Some(true)
-    }
-
-    /// Ends the life of the value of `key` now, with an [`Expired`](Cause::Expired) event whose deadline
-    /// is now; returns the value (TimedDict: `expire_key`).
-    pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        take_turn().await;
-        let value = self.shared.store.remove(key, &self.shared.clock, Cause::Expired);
-        self.shared.publisher.flush();
-        value
     }
 
     /// Changes the live value of `key` in place, atomically; its TTL stays. Returns what `change` does,
