@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -372,6 +372,38 @@ async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
     // 39.5 s are left of its minute.
     assert_eq!(left, [("minute".to_owned(), [Some(2), Some(40)])]);
     assert_eq!(limiter.peek("all").await.remaining(), 1);
+}
+
+/// The real clock is the subject: the seconds are read from a coarse one, which lags by some milliseconds, and
+/// are right also in these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_second_ends_when_it_ends() {
+    let per = Duration::from_millis(1_020);
+    for _ in 0..5 {
+        let limiter = RateLimiter::builder().limit(Limit::new(1_000_000, per)).build();
+        let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limiter, all));
+        let start = Instant::now();
+        ask(&app, get_with(&[])).await;
+        let charged = start..Instant::now();
+        let mut seen = Vec::new();
+        while start.elapsed() < Duration::from_millis(40) {
+            let before = Instant::now();
+            let answer = ask(&app, get_with(&[])).await;
+            let after = Instant::now();
+            let seconds = left(answer.headers())[0].1[1].expect("something is in use");
+            let until = |charged: Instant, now: Instant| {
+                (charged + per - now).as_nanos().div_ceil(1_000_000_000)
+            };
+            let (least, most) = (until(charged.start, after), until(charged.end, before));
+            assert!(
+                (least..=most).contains(&(seconds as u128)),
+                "{seconds}, not {least} or {most}"
+            );
+            seen.push(seconds);
+        }
+        seen.dedup();
+        assert_eq!(seen, [2, 1]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::{alloc::System, fmt::Write, time::Duration};
 
 use cap::Cap;
-use fleeting::{Limit, RateLimiter, Window};
+use fleeting::{Limit, RateLimiter, Sweep, Window};
 use futures_util::future::join_all;
 use tokio::time::{advance, sleep};
 
@@ -28,6 +28,10 @@ fn what_stays_in_memory() {
     }
     alone(a_log_keeps_no_more_than_its_window());
     alone(calls_that_were_taken_back_take_no_memory());
+    for window in [Window::Log, Window::Buckets(10)] {
+        alone(memory_comes_back_at_once_where_next_to_nothing_is_left(window));
+        alone(many_that_are_left_are_not_moved_before_the_peak_has_faded(window));
+    }
     alone(those_who_waited_leave_nothing());
 }
 
@@ -107,6 +111,58 @@ async fn calls_that_were_taken_back_take_no_memory() {
     assert_eq!(limiter.peek(&1).await.remaining(), 9);
     let used = since(before);
     assert!(used < SLACK, "{used} bytes for one call");
+}
+
+/// 20,000 keys that leave, and `kept` that came later and stay for 48 seconds more. Gives the limiter, what was taken
+/// in memory before there were any, and what was when there were most.
+async fn crowd_that_left(window: Window, kept: u64) -> (RateLimiter<u64>, usize, usize) {
+    let limiter: RateLimiter<u64> = RateLimiter::builder()
+        .window(window)
+        .limit(Limit::new(1, 100 * SECOND))
+        .shards(2)
+        .sweep(Sweep::default().every(SECOND).sample(1.0).seed(1))
+        .build();
+    sleep(10 * SECOND).await;
+    let empty = MEMORY.allocated();
+    for key in 0..20_000 {
+        limiter.check(&key).await.expect("there is room");
+    }
+    let full = since(empty);
+    sleep(50 * SECOND).await;
+    for key in 0..kept {
+        limiter.check(&(1_000_000 + key)).await.expect("there is room");
+    }
+    sleep(52 * SECOND).await;
+    assert_eq!(limiter.stats().keys, kept as usize, "the others have left: {window:?}");
+    (limiter, empty, full)
+}
+
+/// What is left would be moved under the lock: of so few in a millionth of a second or two.
+async fn memory_comes_back_at_once_where_next_to_nothing_is_left(window: Window) {
+    let (limiter, empty, full) = crowd_that_left(window, 60).await;
+    sleep(2 * SECOND).await;
+    let left = since(empty);
+    assert!(left < full / 20, "{left} bytes of {full} for 60 keys of 20,000: {window:?}");
+    all_are_limited(&limiter, 60).await;
+}
+
+/// A shard of which some hundred keys are left is not moved while it is being emptied; when it has been as
+/// sparse for a while, it is, and nobody gets off.
+async fn many_that_are_left_are_not_moved_before_the_peak_has_faded(window: Window) {
+    let (limiter, empty, full) = crowd_that_left(window, 600).await;
+    sleep(8 * SECOND).await;
+    let left = since(empty);
+    assert!(left > full / 10 * 9, "{left} bytes of {full}, so it was moved at once: {window:?}");
+    sleep(30 * SECOND).await;
+    let left = since(empty);
+    assert!(left < full / 10, "{left} bytes of {full} for 600 keys of 20,000: {window:?}");
+    all_are_limited(&limiter, 600).await;
+}
+
+async fn all_are_limited(limiter: &RateLimiter<u64>, keys: u64) {
+    for key in 0..keys {
+        assert!(limiter.check(&(1_000_000 + key)).await.is_err(), "{key} got off");
+    }
 }
 
 async fn those_who_waited_leave_nothing() {

@@ -54,6 +54,34 @@ async fn no_window_of_hammered_buckets_holds_more_than_the_quota() {
     }
 }
 
+/// Where there is room, a coarse clock may do: it must not take a call for older than it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_comes_after_a_pause_counts_for_all_of_its_window() {
+    let (quota, per) = (100, 50 * MILLISECOND);
+    let mut random = random(0x5eed_0103, 0);
+    let limiter = |window| RateLimiter::builder().window(window).limit(Limit::new(quota, per));
+    let limiters = [Window::Log, Window::Buckets(10)].map(|window| limiter(window).build());
+    let end = Instant::now() + seconds(0.2);
+    for round in 0_u64.. {
+        for limiter in &limiters {
+            limiter.check(&round).await.expect("nothing is in use");
+            sleep(random.random_range(6_000..20_000) * Duration::from_micros(1)).await;
+            let before = Instant::now();
+            limiter.check_n(&round, quota - 1).await.expect("one is in use");
+            // The first call alone would make room for one.
+            while limiter.check_n(&round, 2).await.is_err() {}
+            let since = before.elapsed();
+            assert!(
+                since >= per,
+                "more than {quota} within {since:?} in round {round}: {limiter:?}"
+            );
+        }
+        if Instant::now() >= end {
+            return;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_window_of_a_hammered_gcra_holds_twice_the_quota() {
     let (quota, per) = (1_000, 50 * MILLISECOND);

@@ -30,8 +30,12 @@ const FEW: usize = 11;
 
 impl Buckets {
     /// Goes on to the bucket that `now` is in, and lets go of what has left.
-    fn roll(&mut self, rule: &Rule, now: Tick, start: Tick) {
-        let passed = now.nanoseconds_since(start) / self.step;
+    fn roll(&mut self, rule: &Rule, now: &impl Now, start: Tick) {
+        // By the coarse clock it is these, or more.
+        let mut passed = now.at_least().nanoseconds_since(start) / self.step;
+        if now.has_reached(start.later((passed + 1) * self.step)) {
+            passed = now.tick().nanoseconds_since(start) / self.step;
+        }
         let start = start.later(passed * self.step);
         for _ in 0..passed.min(u64::from(self.len)) {
             self.newest = if self.newest + 1 < self.len { self.newest + 1 } else { 0 };
@@ -39,7 +43,7 @@ impl Buckets {
         }
         self.start = Some(start);
         // In the last tick of the newest, what came in that of the oldest is as old as the window.
-        if now >= self.leaves(rule, start, self.len - 1) {
+        if now.has_reached(self.leaves(rule, start, self.len - 1)) {
             self.empty(self.at_age(self.len - 1));
         }
     }
@@ -124,7 +128,7 @@ impl Algorithm for Buckets {
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
         if now.has_reached(start.later(self.step - 1)) {
-            self.roll(rule, now.tick(), start);
+            self.roll(rule, now, start);
         }
         if self.used == 0 {
             self.start = Some(self.ending_with(now.tick()));

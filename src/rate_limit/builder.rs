@@ -58,7 +58,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
         self
     }
 
-    /// How many keys are held at most. Defaults to a million.
+    /// How many keys are held at most. Defaults to a million; `usize::MAX` is no bound.
     ///
     /// A key that is in use is never given up for another: new keys beyond the bound share one window of
     /// the same limits, and are limited together, until keys that are idle have left. An idle key leaves

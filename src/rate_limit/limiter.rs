@@ -291,7 +291,7 @@ where
                 hash: ask.place.hash(),
                 state: NonZeroU64::new(state),
                 charges: charged.charges,
-                remaining: charged.remaining,
+                remaining: charged.remaining as u32,
             }),
             Err(denied) => {
                 self.log_denial(&limits[denied.limit], &ask.now);

@@ -15,8 +15,9 @@ pub(crate) struct States<A> {
 /// All limits had room.
 pub(crate) struct Charged {
     pub(super) charges: PerLimit<Charge>,
-    /// Of the limit that has the least left.
-    pub(super) remaining: u32,
+    /// Of the limit that has the least left. A whole word: a half one is copied together with its padding, and
+    /// the processor waits where it reads more than was just written.
+    pub(super) remaining: u64,
 }
 
 /// Some limit had no room.
@@ -46,7 +47,7 @@ impl<A: Algorithm> States<A> {
                 Some(ready) => Err(Denied { limit: 0, ready }),
                 None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
-                    Ok(Charged { charges: PerLimit::One(charge), remaining })
+                    Ok(Charged { charges: PerLimit::One(charge), remaining: remaining.into() })
                 }
             },
             _ => self.charge_all(rules, now, cost),
@@ -68,7 +69,7 @@ impl<A: Algorithm> States<A> {
             least = least.min(remaining);
             charge
         });
-        Ok(Charged { charges: charges.collect(), remaining: least })
+        Ok(Charged { charges: charges.collect(), remaining: least.into() })
     }
 
     /// Whether `cost` more may pass.
@@ -100,7 +101,12 @@ impl<A: Algorithm> States<A> {
     /// From when on this is as good as nothing, by these rules.
     #[inline]
     pub(super) fn idle_from(&self, rules: &[Rule]) -> Option<Tick> {
-        self.each.iter().zip(rules).filter_map(|(state, rule)| state.idle_from(rule)).max()
+        match (&self.each, rules) {
+            (PerLimit::One(state), [rule]) => state.idle_from(rule),
+            _ => {
+                self.each.iter().zip(rules).filter_map(|(state, rule)| state.idle_from(rule)).max()
+            }
+        }
     }
 
     /// A plan may have more limits than the one before; what one of fewer does not ask for stays.
