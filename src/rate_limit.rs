@@ -15,6 +15,7 @@ mod per_limit;
 mod permit;
 mod rule;
 mod states;
+mod stats;
 mod waiting;
 
 use std::{
@@ -36,8 +37,8 @@ use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
     limit::{Limit, Window},
-    limiter::LimiterStats,
     permit::{Limited, Permit, Standing, State},
+    stats::LimiterStats,
 };
 #[cfg(feature = "axum")]
 use crate::clock::Glance;

@@ -1,11 +1,13 @@
 //! What the doc comments of the rate limiter promise, one by one: limits and builders, checks, statistics.
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::{
     collections::hash_map::RandomState,
     hash::Hash,
-    io::Write,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,7 +16,9 @@ use fleeting::{
     Window,
 };
 use futures_util::FutureExt;
+use log::Log;
 use tokio::time::{Instant, advance, sleep};
+use tracing::Level;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -503,50 +507,18 @@ async fn stats_count_what_was_decided() {
     }
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn start() -> (Log, tracing::subscriber::DefaultGuard) {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::INFO)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains("calls are denied")).map(str::to_owned).collect()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn denials_are_logged_at_most_once_a_second() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::INFO);
     let limiter: RateLimiter<u32> =
         RateLimiter::builder().name("api").limit(Limit::per_hour(1).named("hourly")).build();
     limiter.check(&1).await.unwrap();
-    assert_eq!(log.lines(), Vec::<String>::new(), "what passes is not logged");
+    assert_eq!(log.lines("calls are denied"), Vec::<String>::new(), "what passes is not logged");
     for _ in 0..1_000 {
         limiter.check(&1).await.unwrap_err();
         advance(10 * MILLISECOND).await;
     }
-    let lines = log.lines();
+    let lines = log.lines("calls are denied");
     assert_eq!(lines.len(), 10, "{lines:#?}");
     let parts = ["INFO", "limiter=\"api\"", "limit=1 in 3600s (hourly)"];
     for (line, denials) in lines.iter().zip([1].into_iter().chain([100; 9])) {

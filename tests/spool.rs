@@ -4,16 +4,17 @@
 
 mod common;
 mod dirq;
+#[path = "common/log.rs"]
+mod log;
 
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
     path::{Path, PathBuf},
     pin::pin,
     process::Command,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -27,10 +28,12 @@ use fleeting::{
     dirq::{Purge, Queue, QueueSimple},
 };
 use futures_util::{FutureExt, stream};
+use log::Log;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+use tracing::Level;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -236,7 +239,7 @@ async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
         cache.expire_now(&key).await;
     }
     cache.shutdown().await;
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::INFO);
     let stats = Spool::new(QueueSimple::open(folder.path()).await.unwrap()).run(&mut events).await;
     assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 2, 0));
     assert_eq!(keys(folder.path()), [1, 3]);
@@ -374,7 +377,7 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     let spool = Spool::new(QueueSimple::open(&queue).await.unwrap());
     fs::rename(&queue, &away).unwrap();
     fs::write(&queue, "in the way").unwrap();
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::INFO);
     let mut run = pin!(spool.run(cache.events_lossless(CAPACITY)));
     assert!(run.as_mut().now_or_never().is_none());
 
@@ -685,34 +688,4 @@ fn seed() -> u64 {
     let seed = seed.map_or(7, |seed| seed.parse().expect("FLEETING_SEED is a number"));
     println!("seed {seed}");
     seed
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Of what this thread logs.
-    fn start() -> (Log, tracing::subscriber::DefaultGuard) {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self, with: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect()
-    }
 }

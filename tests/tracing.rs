@@ -1,57 +1,27 @@
 //! What the log says: a span a sweep, a warning when the budget keeps cutting, panics of user code.
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::{
     collections::hash_map::RandomState,
     hash::{Hash, Hasher},
-    io::Write,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use fleeting::{Cache, Sweep};
-use tracing_subscriber::fmt::format::FmtSpan;
+use log::Log;
+use tracing::Level;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn start() -> (Log, tracing::subscriber::DefaultGuard) {
-        let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_span_events(FmtSpan::CLOSE)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self, with: &str) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(with)).map(str::to_owned).collect()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_span_a_sweep_with_its_report_and_the_name() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::DEBUG);
     let cache: Cache<u32, u32> = Cache::builder().name("sessions").build();
     cache.set_ex(1, 1, Duration::ZERO).await;
     tokio::time::sleep(150 * Duration::from_millis(1)).await;
@@ -69,7 +39,7 @@ async fn a_span_a_sweep_with_its_report_and_the_name() {
 /// Real time is the subject: only a clock that moves spends a budget.
 #[tokio::test]
 async fn a_warning_when_the_budget_cuts_several_sweeps_in_a_row() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::DEBUG);
     let sweep = Sweep::default().every(Duration::from_millis(1)).budget(1e-9);
     let cache: Cache<u32, u32> = Cache::builder().name("busy").sweep(sweep).build();
     while cache.stats().sweeps < 20 {
@@ -98,7 +68,7 @@ impl Drop for DropPanics {
 
 #[tokio::test(start_paused = true)]
 async fn the_sweeper_survives_a_drop_that_panics_and_says_so() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::DEBUG);
     let armed = Arc::new(AtomicBool::new(false));
     let cache: Cache<u32, DropPanics> = Cache::builder().name("hot").build();
     for key in 0..500 {
@@ -137,7 +107,7 @@ impl Hash for HashPanics {
 /// Shrinking a table hashes its keys. Those that panic are nowhere to be found, but leave in time.
 #[tokio::test(start_paused = true)]
 async fn the_sweeper_survives_a_hash_that_panics_and_says_so() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::DEBUG);
     let armed = Arc::new(AtomicBool::new(false));
     let cache: Cache<HashPanics, u32, RandomState> =
         Cache::builder().name("hot").shards(2).hasher(RandomState::new()).build();
@@ -159,7 +129,7 @@ async fn the_sweeper_survives_a_hash_that_panics_and_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_callback_that_panics_is_logged() {
-    let (log, _guard) = Log::start();
+    let (log, _guard) = Log::start(Level::DEBUG);
     let cache: Cache<u32, u32> = Cache::builder().name("hot").build();
     cache.on_expired(async |_| panic!("the panic of this test"));
     cache.set_ex(1, 1, SECOND).await;

@@ -13,16 +13,14 @@ use super::{
     permit::{Refund, Registered},
     rule::{Algorithm, Left, Rule},
     states::{Charged, Denied, States},
+    stats::{Counts, LimiterStats},
     waiting::Waiting,
 };
 use crate::{
     clock::{Deadline, Glance, Now, Tick},
     shared::Shared,
-    store::{Cause, Entry, Place, Store, Vacant, bump},
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed},
-    },
+    store::{Cause, Entry, Place, Store, Vacant},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     turn::{TURN_EVERY, poll_budget},
     user::drop_all,
 };
@@ -58,35 +56,12 @@ pub(crate) struct Limiter<K, A, S> {
     registered: Registered,
 }
 
-#[derive(Default)]
-#[repr(align(64))]
-struct Counts {
-    checks: AtomicU64,
-    denials: AtomicU64,
-}
-
 /// A check under way.
 struct Ask<'a> {
     place: Place,
     rules: &'a [Rule],
     cost: u32,
     now: Glance<'a>,
-}
-
-/// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LimiterStats {
-    /// Keys in memory: in use, or idle and not yet swept.
-    pub keys: usize,
-    /// Checks that passed, but for those of cost 0.
-    pub admitted: u64,
-    /// Checks that did not, but for those that never will.
-    pub denied: u64,
-    /// Permits that were given back.
-    pub refunded: u64,
-    /// Checks of keys beyond the bound, of all.
-    pub overflowed: u64,
 }
 
 impl<K, A, S> Limiter<K, A, S>
@@ -134,8 +109,8 @@ where
     {
         let place = self.shared.store.place(key);
         // The counts of checks say whose turn it is: they do for both.
-        let checks = self.counts[place.shard()].checks.load(Relaxed);
-        if (checks + self.overflow_counts.checks.load(Relaxed)).is_multiple_of(TURN_EVERY) {
+        let checks = self.counts[place.shard()].checks() + self.overflow_counts.checks();
+        if checks.is_multiple_of(TURN_EVERY) {
             ready!(poll_budget(cx));
         }
         if cost == 0 || cost > self.least_quota {
@@ -227,18 +202,14 @@ where
     }
 
     pub(super) fn stats(&self) -> LimiterStats {
-        let overflow = &self.overflow_counts;
         let mut stats = LimiterStats {
             keys: self.shared.store.len(),
-            overflowed: overflow.checks.load(Relaxed),
+            overflowed: self.overflow_counts.checks(),
             refunded: self.refunds.load(Relaxed),
             ..LimiterStats::default()
         };
-        for counts in self.counts.iter().chain([overflow]) {
-            // In this order, as a denial is counted after its check.
-            let denied = counts.denials.load(Acquire);
-            stats.denied += denied;
-            stats.admitted += counts.checks.load(Relaxed).saturating_sub(denied);
+        for counts in self.counts.iter().chain([&self.overflow_counts]) {
+            stats.add(counts);
         }
         stats
     }
@@ -504,15 +475,6 @@ impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
             .field("window", &self.window)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
-    }
-}
-
-impl Counts {
-    /// Under a lock.
-    #[inline]
-    fn count(&self, denied: bool) {
-        bump(&self.checks, 1);
-        bump(&self.denials, u64::from(denied));
     }
 }
 

@@ -1,0 +1,54 @@
+use crate::{
+    store::bump,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
+};
+
+/// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// Keys in memory: in use, or idle and not yet swept.
+    pub keys: usize,
+    /// Checks that passed, but for those of cost 0.
+    pub admitted: u64,
+    /// Checks that did not, but for those that never will.
+    pub denied: u64,
+    /// Permits that were given back.
+    pub refunded: u64,
+    /// Checks of keys beyond the bound, of all.
+    pub overflowed: u64,
+}
+
+/// What came to one shard, written under its lock.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Counts {
+    checks: AtomicU64,
+    denials: AtomicU64,
+}
+
+impl LimiterStats {
+    pub(super) fn add(&mut self, counts: &Counts) {
+        // In this order, as a denial is counted after its check.
+        let denied = counts.denials.load(Acquire);
+        self.denied += denied;
+        self.admitted += counts.checks().saturating_sub(denied);
+    }
+}
+
+impl Counts {
+    #[inline]
+    pub(super) fn checks(&self) -> u64 {
+        self.checks.load(Relaxed)
+    }
+
+    /// Under a lock.
+    #[inline]
+    pub(super) fn count(&self, denied: bool) {
+        bump(&self.checks, 1);
+        bump(&self.denials, u64::from(denied));
+    }
+}
