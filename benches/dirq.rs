@@ -1,8 +1,8 @@
 //! Directory queues beside the Python package dirq: `cargo bench --bench dirq` writes docs/dirq.md.
 //!
 //! It needs that package, in the venv of `scripts/python.sh` or in the Python that FLEETING_DIRQ_PYTHON names.
-//! Every figure is the median of rounds in which both take turns in one directory in memory, on one machine in
-//! one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//! Every figure is the median of rounds in which both take turns in one directory, on one machine in one run: the
+//! ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
 
 use std::{
     fmt::Write as _,
@@ -33,6 +33,7 @@ fn main() {
         false => tempfile::tempdir(),
     };
     let folder = folder.expect("a folder");
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let mut bench = Bench {
         folder: folder.path().to_owned(),
         python: Python::start(),
@@ -45,13 +46,29 @@ fn main() {
     };
     let mut page = String::from(
         "# Directory queues beside the Python package\n\n\
-         Made by `cargo bench --bench dirq`: medians of rounds in which both take turns, in one directory in \
-         memory, on one machine in one run. What counts is the ratio. Bodies of 200 bytes, one process, one call \
-         after another; elements a second.\n\n",
+         Made by `cargo bench --bench dirq`: medians of rounds in which both take turns, in one directory, on one \
+         machine in one run. What counts is the ratio. Bodies of 200 bytes, one process, one call after another; \
+         elements a second.\n\n\
+         ## In memory\n\n\
+         On Linux' tmpfs, what is about one element is done in place: `add`, `lock`, `get`, `remove`, `dequeue`, \
+         `ack`, and to go on with what `names` and `locked` have listed. Each list, `add_many` \
+         and `count` is one trip to a thread for blocking work, and `add_many` of a thousand writes them by several \
+         threads.\n\n",
     );
-    page += &bench.simple();
-    page += &bench.normal();
+    let memory = bench.folder.clone();
+    page += &bench.simple("Simple queues", &memory);
+    page += &bench.normal("Normal queues", &memory);
     page += &bench.counts();
+    writeln!(
+        page,
+        "\n## On a disk\n\nOn {}, each call is a trip to a thread for blocking work, so that a disk that is slow \
+         stops no other task. `locked` locks up to 64 elements a trip.\n",
+        file_system(disk.path())
+    )
+    .expect("a string takes all");
+    // A disk is slow, and each of its figures a rough one.
+    bench.rounds = bench.rounds.min(9);
+    page += &bench.simple("Simple queues on a disk", disk.path());
     println!("{page}");
     if !quick {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/dirq.md");
@@ -67,8 +84,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn simple(&mut self) -> String {
-        let path = self.folder.join("simple");
+    fn simple(&mut self, title: &str, folder: &Path) -> String {
+        let path = folder.join("simple");
         let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
         let mut figures = [const { Vec::new() }; 9];
         for _ in 0..self.rounds {
@@ -124,11 +141,11 @@ impl Bench {
             });
             self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
         }
-        table("Simple", figures)
+        table(title, figures)
     }
 
-    fn normal(&mut self) -> String {
-        let path = self.folder.join("normal");
+    fn normal(&mut self, title: &str, folder: &Path) -> String {
+        let path = folder.join("normal");
         let schema = Schema::new([("body", "string")]).expect("a schema");
         let queue = Queue::builder(&path).schema(schema).open();
         let queue = self.runtime.block_on(queue).expect("a queue");
@@ -187,7 +204,7 @@ impl Bench {
             });
             self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
         }
-        table("Normal", figures)
+        table(title, figures)
     }
 
     fn counts(&mut self) -> String {
@@ -207,7 +224,7 @@ impl Bench {
         }
         let [python, ours] = figures.map(|figures| median(figures) * 1e3);
         format!(
-            "## A count of {MANY} elements of a simple queue\n\n| | ms |\n| --- | --- |\n\
+            "### A count of {MANY} elements of a simple queue\n\n| | ms |\n| --- | --- |\n\
              | Python | {python:.2} |\n| `count` | {ours:.2} |\n"
         )
     }
@@ -219,11 +236,11 @@ impl Bench {
     }
 }
 
-fn table(kind: &str, figures: [Vec<f64>; 9]) -> String {
+fn table(title: &str, figures: [Vec<f64>; 9]) -> String {
     let [py_add, py_take, add, take, add_many, dequeue, add_8, locked, chunks] =
         figures.map(|figures| COUNT as f64 / median(figures));
     let mut page = format!(
-        "## {kind} queues\n\n| | elements a second | to Python's | to `add` |\n| --- | --- | --- | --- |\n"
+        "### {title}\n\n| | elements a second | to Python's | to `add` |\n| --- | --- | --- | --- |\n"
     );
     for (name, figure) in [
         ("Python: `add`", py_add),
@@ -247,6 +264,15 @@ fn table(kind: &str, figures: [Vec<f64>; 9]) -> String {
             .expect("a string takes all");
     }
     page + "\n"
+}
+
+/// The name of the file system at `path`.
+fn file_system(path: &Path) -> String {
+    let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output();
+    let named = output.ok().filter(|output| output.status.success());
+    named.map_or("the disk of the build".to_owned(), |output| {
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
 }
 
 async fn take_chunks<T: Send + 'static>(locks: Walk<Lock<T>>) {

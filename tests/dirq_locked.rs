@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dirq::{age, all, make_old, name, scratch, tree};
+use dirq::{age, all, in_memory, make_old, name, tempdir, test_name, tree};
 use fleeting::dirq::{Element, Error, Name, Purge, Queue, QueueSimple};
 use futures_util::{FutureExt, StreamExt};
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 use tokio::{
     runtime::Builder,
     sync::Mutex,
@@ -119,7 +119,8 @@ async fn what_is_dropped_is_unlocked() {
     for _ in 0..20 {
         held.push(locks.next().await.unwrap().unwrap());
     }
-    assert!(locked() > 20, "some are locked ahead, as they were asked for quickly");
+    // On a disk, as they were asked for quickly.
+    assert_eq!(locked() > 20, !in_memory(), "{} are locked ahead", locked() - 20);
     drop(locks);
     until(|| locked() == 20).await;
     held.truncate(5);
@@ -153,6 +154,10 @@ async fn what_was_locked_ahead_and_waited_long_is_asked_for_anew() {
         held.push(locks.next().await.unwrap().unwrap());
     }
     let ahead = names.iter().filter(|name| is_locked(&queue, name)).skip(10).collect::<Vec<_>>();
+    if in_memory() {
+        assert!(ahead.is_empty(), "each is locked when it is asked for");
+        return;
+    }
     assert!(ahead.len() > 1);
     // Locks of another process that had them meanwhile.
     sleep(Duration::from_millis(1100)).await;
@@ -236,7 +241,7 @@ fn a_call_that_is_dropped_leaves_no_lock() {
             assert_eq!(queue.count().await.unwrap(), 2);
             assert!(!names.iter().any(|name| is_locked(&queue, name)), "nobody came for the lock");
         }
-        assert!(dropped > 0, "no call had to wait");
+        assert_eq!(dropped > 0, !in_memory(), "calls that had to wait");
         // Whoever only drops the wait finds all that came meanwhile.
         let mut locks = queue.locked();
         let first = match locks.next().now_or_never() {
@@ -390,8 +395,8 @@ fn a_watch_goes_by_the_clock_where_the_system_has_no_watches() {
     let is_limited = namespace().arg("true").output().is_ok_and(|output| output.status.success());
     let exe = env::current_exe().unwrap();
     let mut command = if is_limited { namespace() } else { Command::new("env") };
-    let output =
-        command.arg(exe).args(["--exact", "without_watches", "--ignored"]).output().unwrap();
+    let test = test_name(module_path!(), "without_watches");
+    let output = command.arg(exe).args(["--exact", &test, "--ignored"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
@@ -436,7 +441,7 @@ async fn what_is_given_back_comes_again_and_not_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_who_watch_share_the_work() {
-    let dir = scratch();
+    let dir = tempdir().unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut workers = Vec::new();
     for _ in 0..4 {

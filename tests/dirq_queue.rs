@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use dirq::{age, all, kind, make_old, name, scratch, tree};
+use dirq::{age, all, kind, make_old, name, scratch, tempdir, tree};
 use fleeting::dirq::{Element, Error, Name, Purge, Queue, QueueBuilder, Schema};
-use tempfile::{TempDir, tempdir};
+use tempfile::TempDir;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

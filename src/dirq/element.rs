@@ -82,6 +82,15 @@ impl Element {
 }
 
 impl Value {
+    /// About how many bytes it takes in a file.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Binary(bytes) => bytes.len(),
+            Self::String(text) => text.len(),
+            Self::Table(table) => table.iter().map(|(key, value)| key.len() + value.len()).sum(),
+        }
+    }
+
     /// The type's name in a schema.
     pub(super) fn type_name(&self) -> &'static str {
         match self {

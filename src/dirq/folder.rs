@@ -1,3 +1,5 @@
+#[cfg(target_os = "linux")]
+use std::mem::MaybeUninit;
 use std::{
     ffi::{CStr, OsStr},
     os::{
@@ -7,9 +9,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+#[cfg(target_os = "linux")]
+use rustix::fs::RawDir;
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fchmod, fstat,
+        AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fchmod, fstat,
         fsync, linkat, mkdirat, openat, renameat, statat, unlinkat, utimensat,
     },
     io::{Errno, Result, read, write},
@@ -18,20 +22,35 @@ use rustix::{
 /// An open directory.
 ///
 /// What is done in it is done there and nowhere else: no name has a slash, and no link is followed.
+#[derive(Debug)]
 pub(super) struct Folder {
     fd: OwnedFd,
     path: PathBuf,
+    listed: Listed,
+}
+
+/// Whether a directory was opened to be listed, too: once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    Yes,
+    No,
 }
 
 impl Folder {
     /// Opens the directory at `path`; `ENOTDIR` where that is a symbolic link.
     pub(super) fn open(path: PathBuf) -> Result<Self> {
-        Ok(Self { fd: rustix::fs::open(&path, FOLDER, Mode::empty())?, path })
+        let fd = rustix::fs::open(&path, FOLDER, Mode::empty())?;
+        Ok(Self { fd, path, listed: Listed::No })
     }
 
     /// Opens a directory in this one.
-    pub(super) fn enter(&self, name: &CStr) -> Result<Self> {
-        Ok(Self { fd: openat(&self.fd, name, FOLDER, Mode::empty())?, path: self.of(name) })
+    pub(super) fn enter(&self, name: &CStr, listed: Listed) -> Result<Self> {
+        let flags = match listed {
+            Listed::Yes => LISTED,
+            Listed::No => FOLDER,
+        };
+        let fd = openat(&self.fd, name, flags, Mode::empty())?;
+        Ok(Self { fd, path: self.of(name), listed })
     }
 
     /// The path of `name` in it, for an error.
@@ -131,13 +150,19 @@ impl Folder {
 
     /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.
     pub(super) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
-        for entry in Dir::new(self.readable()?)? {
-            let entry = entry?;
-            if ![c".", c".."].contains(&entry.file_name()) {
-                visit(entry.file_name(), entry.file_type());
+        let opened;
+        let fd = match self.listed {
+            Listed::Yes => self.fd.as_fd(),
+            Listed::No => {
+                opened = self.readable()?;
+                opened.as_fd()
             }
-        }
-        Ok(())
+        };
+        each_name(fd, |name, file_type| {
+            if ![c".", c".."].contains(&name) {
+                visit(name, file_type);
+            }
+        })
     }
 
     /// Lets its list of names survive a crash of the machine.
@@ -188,6 +213,26 @@ fn link_and_unlink(
     }
 }
 
+#[cfg(target_os = "linux")]
+fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+    let mut entries = RawDir::new(fd, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        visit(entry.file_name(), entry.file_type());
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+    for entry in rustix::fs::Dir::read_from(fd)? {
+        let entry = entry?;
+        visit(entry.file_name(), entry.file_type());
+    }
+    Ok(())
+}
+
 impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -225,7 +270,9 @@ pub(super) const FOLDER_MODE: Mode = Mode::from_bits_retain(0o777);
 const FOLDER: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlags = LISTED;
+
+const LISTED: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[cfg(test)]
 mod tests {

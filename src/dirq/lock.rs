@@ -5,8 +5,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Error, Name,
-    blocking::run,
     protocol::{Held, Protocol},
+    run::{Span, run},
 };
 
 /// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
@@ -59,10 +59,11 @@ impl<T: Send + 'static> Lock<T> {
     /// Who drops the future can't know whether the element is removed; most probably it is.
     pub async fn ack(self) -> Result<(), Error> {
         let held = self.held;
-        run("remove", held.queue().clone(), move |_| held.remove()).await
+        let queue = held.queue().clone();
+        run("remove", Span::Short, &queue, move |_| held.remove()).await
     }
 
-    /// Removes the elements of all `locks`, at once: quicker than one by one.
+    /// Removes the elements of all `locks`: on a disk at once, and so quicker than one by one.
     ///
     /// # Errors
     ///
@@ -95,7 +96,15 @@ impl<T: Send + 'static> Lock<T> {
     pub async fn ack_all(locks: impl IntoIterator<Item = Self>) -> Result<(), Error> {
         let held: Vec<_> = locks.into_iter().map(|lock| lock.held).collect();
         let Some(first) = held.first() else { return Ok(()) };
-        run("remove", first.queue().clone(), move |_| {
+        let queue = first.queue().clone();
+        if queue.top().in_memory() {
+            let mut done = Ok(());
+            for held in held {
+                done = done.and(run("remove", Span::Short, &queue, move |_| held.remove()).await);
+            }
+            return done;
+        }
+        run("remove", Span::Long, &queue, move |_| {
             held.into_iter().map(Held::remove).fold(Ok(()), Result::and)
         })
         .await
@@ -108,7 +117,8 @@ impl<T: Send + 'static> Lock<T> {
     /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`].
     pub async fn unlock(self) -> Result<(), Error> {
         let held = self.held;
-        run("unlock", held.queue().clone(), move |_| held.unlock()).await
+        let queue = held.queue().clone();
+        run("unlock", Span::Short, &queue, move |_| held.unlock()).await
     }
 
     /// Makes the lock's age zero.
@@ -118,7 +128,7 @@ impl<T: Send + 'static> Lock<T> {
     /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The work had better stop.
     pub async fn touch(&self) -> Result<(), Error> {
         let name = *self.name();
-        run("touch", self.held.queue().clone(), move |queue| queue.renew(&name)).await
+        run("touch", Span::Short, self.held.queue(), move |queue| queue.renew(&name)).await
     }
 
     /// Does long work, and makes the lock's age zero `every` so often until it is done.

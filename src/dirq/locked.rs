@@ -7,7 +7,12 @@ use std::{
 
 use futures_util::stream::unfold;
 
-use super::{Error, Lock, Name, Walk, blocking::run, protocol::Protocol, watch::Watch};
+use super::{
+    Error, Lock, Name, Walk,
+    protocol::Protocol,
+    run::{Span, run},
+    watch::Watch,
+};
 
 impl<T: Send + 'static> Walk<Lock<T>> {
     /// Locks what can be locked, from the first element to the last: once, or each time there may be more.
@@ -27,7 +32,8 @@ impl<T: Send + 'static> Walk<Lock<T>> {
 /// One way through a queue.
 ///
 /// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
-/// that wait here are locked for nothing: how many there are goes by how fast they are asked for.
+/// that wait here are locked for nothing: how many there are goes by how fast they are asked for. In memory, where
+/// there is no such call, none waits.
 struct Round<T: Send + 'static> {
     queue: Arc<dyn Protocol<Payload = T>>,
     /// Where the next are; none before the first, and after the last.
@@ -47,6 +53,8 @@ impl<T: Send + 'static> Round<T> {
     const STALE: Duration = Duration::from_secs(1);
     /// How many names a call to another thread tries, so that a stream that is dropped ends soon.
     const TRIES: usize = 1024;
+    /// The same in place.
+    const TRIES_IN_PLACE: usize = 16;
 
     fn new(queue: Arc<dyn Protocol<Payload = T>>) -> Self {
         let ahead = VecDeque::new();
@@ -66,8 +74,10 @@ impl<T: Send + 'static> Round<T> {
                 self.ended = false;
                 return None;
             }
-            self.count =
-                if age < Self::QUICK { (self.count * 2).clamp(1, Self::MAX_COUNT) } else { 1 };
+            self.count = match age < Self::QUICK && !self.queue.top().in_memory() {
+                true => (self.count * 2).clamp(1, Self::MAX_COUNT),
+                false => 1,
+            };
             self.fill().await;
         }
     }
@@ -79,13 +89,19 @@ impl<T: Send + 'static> Round<T> {
             true => Some(Cursor::default()),
             false => self.cursor.take(),
         };
-        let filled = run("list", self.queue.clone(), move |queue| {
+        // What was listed is taken in place; a list may be long.
+        let listed = cursor.as_ref().map_or(0, |cursor| cursor.names.len());
+        let (span, tries) = match self.queue.top().in_memory() && listed > 0 {
+            true => (Span::Short, listed.min(Self::TRIES_IN_PLACE)),
+            false => (Span::Long, Self::TRIES),
+        };
+        let filled = run("list", span, &self.queue, move |queue| {
             let mut cursor = match cursor {
                 Some(cursor) => cursor,
                 None => Cursor::at_start(queue)?,
             };
             let mut ahead = cursor.take_back(stale);
-            for _ in 0..Self::TRIES {
+            for _ in 0..tries {
                 if ahead.len() >= count {
                     break;
                 }

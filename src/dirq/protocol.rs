@@ -28,6 +28,10 @@ pub(super) trait Protocol: Send + Sync + 'static {
     /// Takes the lock of an element, and what is in it. Where that can't be read, the lock is given back.
     fn take(&self, name: &Name) -> Result<Option<Self::Payload>, Error>;
 
+    /// Locks an element, reads it and removes it; none where it can't be locked. Where one of these fails, the
+    /// lock is given back.
+    fn dequeue(&self, name: &Name) -> Result<Option<Self::Payload>, Error>;
+
     fn unlock(&self, name: &Name) -> Result<(), Error>;
 
     /// What is in an element that is locked.
@@ -72,13 +76,6 @@ impl<P: Protocol + ?Sized> Held<P> {
     pub(super) fn take(queue: &Arc<P>, name: Name) -> Result<Option<(Self, P::Payload)>, Error> {
         let taken = queue.take(&name)?;
         Ok(taken.map(|payload| (Self { queue: queue.clone(), name }, payload)))
-    }
-
-    /// Locks an element, reads it and removes it; none where it can't be locked.
-    pub(super) fn dequeue(queue: &Arc<P>, name: Name) -> Result<Option<P::Payload>, Error> {
-        let Some((held, payload)) = Self::take(queue, name)? else { return Ok(None) };
-        held.remove()?;
-        Ok(Some(payload))
     }
 
     pub(super) fn queue(&self) -> &Arc<P> {

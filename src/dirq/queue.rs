@@ -1,3 +1,4 @@
+mod add;
 mod files;
 mod insertion;
 
@@ -12,8 +13,8 @@ use self::{
 };
 use super::{
     Element, Error, Lock, Name, Purge, PurgeReport, Schema,
-    blocking::run,
     protocol::{Held, Protocol},
+    run::{Span, run},
     set::Browse,
     top::Options,
     walk::Walk,
@@ -30,7 +31,7 @@ use super::{
 ///
 /// # Panics
 ///
-/// Its calls panic outside of a Tokio runtime, which has the threads that wait for the disk.
+/// Its calls may panic outside of a Tokio runtime, which has the threads that wait for the disk.
 ///
 /// # Examples
 ///
@@ -99,9 +100,8 @@ impl Queue {
     /// Who drops the future can't know whether the element is added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
-        self.run("add to", move |files| files.add([element].into_iter()))
-            .await
-            .map(|names| names[0])
+        let span = self.files.span_of_add(&element);
+        run("add to", span, &self.files, move |files| files.add(element)).await
     }
 
     /// Adds the elements, in their order, at once: quicker than one by one.
@@ -121,12 +121,12 @@ impl Queue {
         elements: impl IntoIterator<Item = Element>,
     ) -> Result<Vec<Name>, Error> {
         let elements: Vec<_> = elements.into_iter().collect();
-        self.run("add to", move |files| files.add(elements.into_iter())).await
+        run("add to", Span::Long, &self.files, move |files| files.add_many(elements)).await
     }
 
     /// How many elements there are, locked ones included. Costs a look at each.
     pub async fn count(&self) -> Result<u64, Error> {
-        self.run("count", |files| files.count()).await
+        run("count", Span::Long, &self.files, |files| files.count()).await
     }
 
     /// The names of all elements in order, locked ones included.
@@ -150,7 +150,8 @@ impl Queue {
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
-        let held = self.run("lock", move |files| Held::lock(files, name)).await?;
+        let held =
+            run("lock", Span::Short, &self.files, move |files| Held::lock(files, name)).await?;
         Ok(held.map(Held::keep).is_some())
     }
 
@@ -159,7 +160,8 @@ impl Queue {
     ///
     /// Whoever works on many elements does it by this: several are locked by one call to another thread, as long
     /// as they are asked for quickly. Those that were locked and not asked for are given back when the stream is
-    /// dropped, or a second old. An element that can't be read comes as an error, and is unlocked.
+    /// dropped, or a second old. In [memory](super#cost), each is locked when it is asked for. An element that can't
+    /// be read comes as an error, and is unlocked.
     ///
     /// # Examples
     ///
@@ -255,7 +257,7 @@ impl Queue {
     pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
         let name = *name;
         name.check()?;
-        self.run("read", move |files| {
+        run("read", Span::Short, &self.files, move |files| {
             let Some((held, element)) = Held::take(files, name)? else { return Ok(None) };
             held.unlock()?;
             Ok(Some(element))
@@ -275,9 +277,7 @@ impl Queue {
     /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
     /// work is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<Element>, Error> {
-        let name = *name;
-        name.check()?;
-        self.run("dequeue", move |files| Held::dequeue(files, name)).await
+        self.on("dequeue", name, |files, name| files.dequeue(name)).await
     }
 
     /// Removes an element that is locked, with all its files.
@@ -309,7 +309,7 @@ impl Queue {
     ///
     /// [`Error::Io`] where it may not: what was done until then is done.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        self.run("purge", move |files| files.purge(&purge)).await
+        run("purge", Span::Long, &self.files, move |files| files.purge(&purge)).await
     }
 
     async fn on<T: Send + 'static>(
@@ -320,15 +320,7 @@ impl Queue {
     ) -> Result<T, Error> {
         let name = *name;
         name.check()?;
-        self.run(operation, move |files| work(files, &name)).await
-    }
-
-    async fn run<T: Send + 'static>(
-        &self,
-        operation: &'static str,
-        work: impl FnOnce(&Arc<Normal>) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        run(operation, self.files.clone(), work).await
+        run(operation, Span::Short, &self.files, move |files| work(files, &name)).await
     }
 }
 

@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 pub(super) use self::files::Simple;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
-    blocking::run,
     protocol::{Held, Protocol},
+    run::{Span, run},
     set::Browse,
     top::Options,
     walk::Walk,
@@ -27,7 +27,7 @@ use super::{
 ///
 /// # Panics
 ///
-/// Its calls panic outside of a Tokio runtime, which has the threads that wait for the disk.
+/// Its calls may panic outside of a Tokio runtime, which has the threads that wait for the disk.
 ///
 /// # Examples
 ///
@@ -94,9 +94,8 @@ impl QueueSimple {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
-        self.run("add to", move |files| files.add([data.as_slice()].into_iter()))
-            .await
-            .map(|names| names[0])
+        let span = Span::of_data(data.len());
+        run("add to", span, &self.files, move |files| files.add(&data)).await
     }
 
     /// Adds an element for each of `bodies`, in their order, at once: quicker than one by one.
@@ -121,9 +120,10 @@ impl QueueSimple {
             data.extend_from_slice(body.as_ref());
             ends.push(data.len());
         }
-        self.run("add to", move |files| {
+        run("add to", Span::Long, &self.files, move |files| {
             let mut start = 0;
-            files.add(ends.iter().map(|&end| &data[std::mem::replace(&mut start, end)..end]))
+            let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
+            files.add_many(&ends.iter().map(body).collect::<Vec<_>>())
         })
         .await
     }
@@ -142,12 +142,13 @@ impl QueueSimple {
     /// Who drops the future can't know whether it is moved.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
-        self.run("add to", move |files| files.add_path(&path)).await
+        // The file may be on a disk, and then a look at it waits.
+        run("add to", Span::Long, &self.files, move |files| files.add_path(&path)).await
     }
 
     /// How many elements there are, locked ones included. Costs a look at each.
     pub async fn count(&self) -> Result<u64, Error> {
-        self.run("count", |files| files.count()).await
+        run("count", Span::Long, &self.files, |files| files.count()).await
     }
 
     /// The names of all elements in order, locked ones included.
@@ -171,7 +172,8 @@ impl QueueSimple {
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
-        let held = self.run("lock", move |files| Held::lock(files, name)).await?;
+        let held =
+            run("lock", Span::Short, &self.files, move |files| Held::lock(files, name)).await?;
         Ok(held.map(Held::keep).is_some())
     }
 
@@ -180,7 +182,8 @@ impl QueueSimple {
     ///
     /// Whoever works on many elements does it by this: several are locked by one call to another thread, as long
     /// as they are asked for quickly. Those that were locked and not asked for are given back when the stream is
-    /// dropped, or a second old. An element that can't be read comes as an error, and is unlocked.
+    /// dropped, or a second old. In [memory](super#cost), each is locked when it is asked for. An element that can't
+    /// be read comes as an error, and is unlocked.
     ///
     /// # Examples
     ///
@@ -286,9 +289,7 @@ impl QueueSimple {
     /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
     /// work is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<Bytes>, Error> {
-        let name = *name;
-        name.check()?;
-        self.run("dequeue", move |files| Held::dequeue(files, name)).await
+        self.on("dequeue", name, |files, name| files.dequeue(name)).await
     }
 
     /// Removes an element that is locked, and its lock.
@@ -319,7 +320,7 @@ impl QueueSimple {
     ///
     /// [`Error::Io`] where it may not: what was done until then is done.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        self.run("purge", move |files| files.purge(&purge)).await
+        run("purge", Span::Long, &self.files, move |files| files.purge(&purge)).await
     }
 
     async fn on<T: Send + 'static>(
@@ -330,15 +331,7 @@ impl QueueSimple {
     ) -> Result<T, Error> {
         let name = *name;
         name.check()?;
-        self.run(operation, move |files| work(files, &name)).await
-    }
-
-    async fn run<T: Send + 'static>(
-        &self,
-        operation: &'static str,
-        work: impl FnOnce(&Arc<Simple>) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        run(operation, self.files.clone(), work).await
+        run(operation, Span::Short, &self.files, move |files| work(files, &name)).await
     }
 }
 

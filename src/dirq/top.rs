@@ -2,6 +2,7 @@ use std::{
     ffi::CStr,
     io,
     path::{Path, PathBuf, absolute},
+    sync::Arc,
 };
 
 use rand::{RngExt, make_rng, rngs::SmallRng};
@@ -12,9 +13,10 @@ use rustix::{
 
 use super::{
     Error, Name, PurgeReport,
-    blocking::run_at,
     folder::{FOLDER_MODE, Folder},
+    kept::Kept,
     name::{Entry, Stamps, directory_of, element_of},
+    run::{is_in_memory, run_at},
 };
 
 /// What both kinds of queues are opened with.
@@ -61,14 +63,15 @@ impl Options {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let id = (at_path.st_dev as u64, at_path.st_ino as u64);
-        Ok(Top { path, umask, sync, stamps: Stamps::new(rnd_hex), id })
+        let kept = is_in_memory(&path).then(Kept::default);
+        Ok(Top { path, umask, sync, stamps: Stamps::new(rnd_hex), id, kept })
     }
 }
 
 /// The directory of a queue, and what is the same in both kinds.
 ///
 /// It is a path and no open directory: whoever moves a queue away and makes a new one in its place finds
-/// the next element there.
+/// the next element there. So each call begins with a [`View`].
 #[derive(Debug)]
 pub(super) struct Top {
     path: PathBuf,
@@ -77,6 +80,8 @@ pub(super) struct Top {
     pub(super) stamps: Stamps,
     /// Of device and inode: two paths may lead to one queue.
     id: (u64, u64),
+    /// If it is in memory.
+    kept: Option<Kept>,
 }
 
 impl Top {
@@ -86,6 +91,11 @@ impl Top {
 
     pub(super) fn id(&self) -> (u64, u64) {
         self.id
+    }
+
+    /// Whether no call waits for a disk, as when it was opened.
+    pub(super) fn in_memory(&self) -> bool {
+        self.kept.is_some()
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
@@ -158,7 +168,7 @@ impl Top {
         &self,
         directory: u32,
         visit: impl FnMut(&CStr, FileType),
-    ) -> Result<Option<Folder>, Error> {
+    ) -> Result<Option<Arc<Folder>>, Error> {
         let folder = match self.folder(directory) {
             Ok(Some(folder)) => folder,
             Ok(None) | Err(Error::Foreign { .. }) => return Ok(None),
@@ -172,8 +182,14 @@ impl Top {
     }
 
     /// A directory of elements; none where there is none.
-    pub(super) fn folder(&self, directory: u32) -> Result<Option<Folder>, Error> {
-        self.open(Entry::directory(directory).as_str())
+    pub(super) fn folder(&self, directory: u32) -> Result<Option<Arc<Folder>>, Error> {
+        self.view().folder(directory)
+    }
+
+    /// What is now in the queue's directory.
+    pub(super) fn view(&self) -> View<'_> {
+        let kept = self.kept.as_ref().and_then(|kept| Some((kept, kept.look(&self.path)?)));
+        View { path: &self.path, kept }
     }
 
     /// Makes a directory of elements, and those above it, unless it is there.
@@ -223,17 +239,6 @@ impl Top {
         Ok(())
     }
 
-    /// A directory in the queue's; none where there is none.
-    pub(super) fn open(&self, name: &str) -> Result<Option<Folder>, Error> {
-        let path = self.path.join(name);
-        match Folder::open(path.clone()) {
-            Ok(folder) => Ok(Some(folder)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(Errno::NOTDIR | Errno::LOOP) => Err(Error::Foreign { path }),
-            Err(error) => Err(Error::io("open", path, error)),
-        }
-    }
-
     /// The queue's own directory, which may be a link, as its owner named it; none where it is gone.
     fn root(&self) -> Result<Option<Folder>, Error> {
         match Folder::open(self.path.join(".")) {
@@ -241,6 +246,45 @@ impl Top {
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::io("open", &self.path, error)),
         }
+    }
+}
+
+/// The queue's directory at one time. Two directories that are opened by one view are of one queue, as far as that
+/// is cheap to see.
+pub(super) struct View<'a> {
+    path: &'a Path,
+    kept: Option<(&'a Kept, u64)>,
+}
+
+impl View<'_> {
+    /// A directory of elements; none where there is none.
+    pub(super) fn folder(&self, directory: u32) -> Result<Option<Arc<Folder>>, Error> {
+        self.open(Entry::directory(directory).as_str())
+    }
+
+    /// A directory in the queue's; none where there is none.
+    pub(super) fn open(&self, name: &str) -> Result<Option<Arc<Folder>>, Error> {
+        if let Some((kept, generation)) = self.kept
+            && let Some(folder) = kept.get(name, generation)
+        {
+            return Ok(Some(folder));
+        }
+        let path = self.path.join(name);
+        let folder = match Folder::open(path.clone()) {
+            Ok(folder) => Arc::new(folder),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(Error::Foreign { path }),
+            Err(error) => return Err(Error::io("open", path, error)),
+        };
+        if let Some((kept, generation)) = self.kept {
+            kept.keep(name, &folder, generation);
+        }
+        Ok(Some(folder))
+    }
+
+    /// Equal in two views between which no directory was made or removed; none where that can't be told.
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.kept.map(|(_, generation)| generation)
     }
 }
 

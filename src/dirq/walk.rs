@@ -11,7 +11,11 @@ use futures_util::{
     stream::{BoxStream, iter, once},
 };
 
-use super::{Error, Name, blocking::run, protocol::Protocol};
+use super::{
+    Error, Name,
+    protocol::Protocol,
+    run::{Span, run},
+};
 
 /// What a queue holds, one after another in the order of the names: [`Name`]s, or [`Lock`](super::Lock)s of
 /// elements.
@@ -57,14 +61,19 @@ impl<T> Walk<T> {
 impl Walk<Name> {
     pub(super) fn names<P: Protocol + ?Sized>(queue: Arc<P>) -> Self {
         let lister = queue.clone();
-        let directories =
-            once(async move { run("list", lister, |queue| queue.top().directories()).await });
+        let directories = once(async move {
+            run("list", Span::Long, &lister, |queue| queue.top().directories()).await
+        });
         let elements = move |directory| {
-            run("list", queue.clone(), move |queue| {
-                let mut names = queue.elements(directory)?;
-                names.sort_unstable();
-                Ok(names)
-            })
+            let queue = queue.clone();
+            async move {
+                run("list", Span::Long, &queue, move |queue| {
+                    let mut names = queue.elements(directory)?;
+                    names.sort_unstable();
+                    Ok(names)
+                })
+                .await
+            }
         };
         let names = directories
             .map_ok(|directories| iter(directories).map(Ok))

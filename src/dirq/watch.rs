@@ -10,9 +10,9 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     Error,
-    blocking::run,
     name::{Entry, directory_of, element_of},
     protocol::Protocol,
+    run::{Span, run},
 };
 
 /// Knows when to look into a queue again.
@@ -56,7 +56,7 @@ impl Watch {
     async fn follow<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> bool {
         let changed = self.changed.clone();
         let watches = mem::replace(&mut self.watches, Watches::Failed);
-        let followed = run("watch", queue.clone(), move |queue| {
+        let followed = run("watch", Span::Long, queue, move |queue| {
             let is_first = matches!(watches, Watches::None);
             let (mut watcher, old) = match watches {
                 Watches::None => {

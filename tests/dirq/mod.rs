@@ -5,6 +5,7 @@
 
 use std::{
     fs::{self, File, FileTimes},
+    io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, SystemTime},
@@ -20,6 +21,25 @@ pub(crate) async fn all<T>(mut walk: Walk<T>) -> Vec<T> {
         found.push(next.expect("nothing is in the way"));
     }
     found
+}
+
+/// Whether these are the tests of `dirq_in_memory.rs`, which are those of other files once more.
+pub(crate) fn in_memory() -> bool {
+    env!("CARGO_CRATE_NAME") == "dirq_in_memory"
+}
+
+/// A directory on a disk, where a queue's calls are made on other threads; or in memory, where most are made in
+/// place.
+pub(crate) fn tempdir() -> io::Result<TempDir> {
+    tempfile::tempdir_in(if in_memory() { "/dev/shm" } else { env!("CARGO_TARGET_TMPDIR") })
+}
+
+/// The name by which the test of a module, by its `module_path!()`, is called.
+pub(crate) fn test_name(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    }
 }
 
 /// A directory in memory where there is such, for what would wear a disk.

@@ -7,9 +7,8 @@ use rustix::{
 
 use crate::dirq::{
     Error,
-    folder::Folder,
     name::Entry,
-    top::{Top, Tries},
+    top::{Top, Tries, View},
 };
 
 /// Which directory new elements go to: the last, until it is full.
@@ -27,6 +26,8 @@ struct Last {
     directory: u32,
     /// How many elements go to it before they are counted anew.
     room: u64,
+    /// Of the view in which there was no next directory.
+    seen: Option<u64>,
 }
 
 impl Insertion {
@@ -39,16 +40,17 @@ impl Insertion {
     }
 
     /// The directory for one more element, which it makes if need be.
-    pub(super) fn folder(&self, top: &Top) -> Result<(u32, Folder), Error> {
-        let mut tries = Tries::of("add to");
-        loop {
-            let directory = self.directory(top)?;
-            match top.folder(directory)? {
-                Some(folder) => return Ok((directory, folder)),
-                None => self.forget(),
-            }
-            tries.again(|| top.path().to_owned())?;
-        }
+    pub(super) fn directory(&self, top: &Top, view: &View<'_>) -> Result<u32, Error> {
+        // Held while it counts: all who wait need what it finds.
+        let mut last = self.last();
+        let known = last.take().filter(|last| last.room > 0 && !last.has_next(top, view));
+        let mut next = match known {
+            Some(known) => known,
+            None => self.find(top)?,
+        };
+        next.room -= 1;
+        next.seen = view.generation();
+        Ok(last.insert(next).directory)
     }
 
     /// Looks anew at the next call, as a purge took the directory.
@@ -56,16 +58,9 @@ impl Insertion {
         *self.last() = None;
     }
 
-    fn directory(&self, top: &Top) -> Result<u32, Error> {
-        // Held while it counts: all who wait need what it finds.
-        let mut last = self.last();
-        let known = last.take().filter(|last| last.room > 0 && !has_next(top, last.directory));
-        let mut next = match known {
-            Some(known) => known,
-            None => self.find(top)?,
-        };
-        next.room -= 1;
-        Ok(last.insert(next).directory)
+    /// Whether one more element needs no count of those that are there.
+    pub(super) fn has_room(&self) -> bool {
+        self.last().as_ref().is_some_and(|last| last.room > 0)
     }
 
     fn find(&self, top: &Top) -> Result<Last, Error> {
@@ -74,7 +69,7 @@ impl Insertion {
             let count = top.count_in(directory, FileType::Directory)?;
             if count < self.max_elements {
                 let room = (self.max_elements - count).min(self.max_elements / Self::PART).max(1);
-                return Ok(Last { directory, room });
+                return Ok(Last { directory, room, seen: None });
             }
         }
         let mut tries = Tries::of("add to");
@@ -89,7 +84,7 @@ impl Insertion {
             }
             tries.again(|| top.path().to_owned())?;
         }
-        Ok(Last { directory, room: (self.max_elements / Self::PART).max(1) })
+        Ok(Last { directory, room: (self.max_elements / Self::PART).max(1), seen: None })
     }
 
     fn last(&self) -> MutexGuard<'_, Option<Last>> {
@@ -97,9 +92,14 @@ impl Insertion {
     }
 }
 
-/// Whether somebody else found this directory full, and made the next.
-fn has_next(top: &Top, directory: u32) -> bool {
-    let Some(next) = directory.checked_add(1) else { return false };
-    let path = top.path().join(Entry::directory(next).as_str());
-    !matches!(access(path, Access::EXISTS), Err(Errno::NOENT))
+impl Last {
+    /// Whether somebody else found this directory full, and made the next.
+    fn has_next(&self, top: &Top, view: &View<'_>) -> bool {
+        if self.seen.is_some() && self.seen == view.generation() {
+            return false;
+        }
+        let Some(next) = self.directory.checked_add(1) else { return false };
+        let path = top.path().join(Entry::directory(next).as_str());
+        !matches!(access(path, Access::EXISTS), Err(Errno::NOENT))
+    }
 }

@@ -3,7 +3,7 @@ use std::{
     ffi::{CStr, CString},
     os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    rc::Rc,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use crate::dirq::{
     name::{Entry, LOCK, TEMPORARY, element_of, seconds},
     protocol::Protocol,
     purge::{Ages, is_older},
+    run::in_parts,
     top::{Top, Tries},
 };
 
@@ -36,29 +37,25 @@ pub(in crate::dirq) struct Simple {
 }
 
 impl Simple {
+    pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
+        let mut folder = None;
+        let draft = self.write(&mut folder, body)?;
+        let name = self.finish(&mut folder, draft, body)?;
+        self.top.sync_names(&[name])?;
+        Ok(name)
+    }
+
     /// Adds an element of each body. Until all are written none is added, and where one can't be written
     /// none is.
-    pub(super) fn add<'a>(
-        &self,
-        bodies: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Name>, Error> {
+    pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
+        let written = in_parts(self.top.in_memory(), bodies, |bodies| {
+            let mut folder = None;
+            bodies.iter().map(|body| Ok((self.write(&mut folder, body)?, *body))).collect()
+        })?;
         let mut folder = None;
-        let written = bodies.map(|body| Ok((body, self.write(&mut folder, body)?)));
-        let written = written.collect::<Result<Vec<_>, Error>>()?;
-        let mut name = |(body, mut draft)| {
-            let mut tries = Tries::of("add to");
-            loop {
-                if let Some(name) = self.finish(draft)? {
-                    return Ok(name);
-                }
-                // A purge took it for one whose writer died.
-                tries.again(|| self.top.path().to_owned())?;
-                draft = self.write(&mut folder, body)?;
-            }
-        };
         let mut names = Vec::with_capacity(written.len());
-        for draft in written {
-            match name(draft) {
+        for (draft, body) in written {
+            match self.finish(&mut folder, draft, body) {
                 Ok(name) => names.push(name),
                 Err(error) => return Err(Error::behind(error, names)),
             }
@@ -106,12 +103,12 @@ impl Simple {
     }
 
     /// Writes a body under a name that is no element's, in `folder` if that still exists.
-    fn write(&self, folder: &mut Option<Rc<Insertion>>, body: &[u8]) -> Result<Draft, Error> {
+    fn write(&self, folder: &mut Option<Insertion>, body: &[u8]) -> Result<Draft, Error> {
         let mut tries = Tries::of("add to");
         loop {
             let insertion = match folder {
                 Some(insertion) => insertion.clone(),
-                None => folder.insert(Rc::new(self.folder()?)).clone(),
+                None => folder.insert(self.folder()?).clone(),
             };
             let name = Entry::temporary(self.top.stamps.next());
             match insertion.folder.create(name.c_str(), body, self.top.umask, self.top.sync) {
@@ -126,15 +123,27 @@ impl Simple {
         }
     }
 
-    /// Makes an element of a draft; none where the draft is gone.
-    fn finish(&self, mut draft: Draft) -> Result<Option<Name>, Error> {
-        let insertion = draft.insertion.clone();
-        let from = draft.name.as_ref().expect("a draft is finished once").c_str();
-        let name =
-            self.publish(&insertion.folder, from, &insertion, || insertion.folder.of(from))?;
-        // It is either an element now or gone.
-        draft.name = None;
-        Ok(name)
+    /// Makes an element of a draft of this body.
+    fn finish(
+        &self,
+        folder: &mut Option<Insertion>,
+        mut draft: Draft,
+        body: &[u8],
+    ) -> Result<Name, Error> {
+        let mut tries = Tries::of("add to");
+        loop {
+            let to = &draft.insertion;
+            let from = draft.name.as_ref().expect("a draft is finished once").c_str();
+            let name = self.publish(&*to.folder, from, to, || to.folder.of(from))?;
+            // It is either an element now or gone.
+            draft.name = None;
+            if let Some(name) = name {
+                return Ok(name);
+            }
+            // A purge took it for one whose writer died.
+            tries.again(|| self.top.path().to_owned())?;
+            draft = self.write(folder, body)?;
+        }
     }
 
     /// Gives the file `from` the name of a new element; none where it is gone, or the directory of elements.
@@ -178,12 +187,13 @@ impl Simple {
         }
     }
 
-    /// Locks an element, and looks at it through its lock; none where somebody else was quicker.
+    /// Locks an element, and looks at it through its lock; none where somebody else was quicker. Returns its
+    /// directory, too.
     fn lock_and<T>(
         &self,
         name: &Name,
         look: impl FnOnce(&Folder, &CStr) -> Result<T, Errno>,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<(Arc<Folder>, T)>, Error> {
         let Some(folder) = self.top.folder(name.directory)? else { return Ok(None) };
         let (element, lock) = (Entry::element(name.element), Entry::lock(name.element));
         match folder.link(element.c_str(), lock.c_str()) {
@@ -197,7 +207,7 @@ impl Simple {
             Err(error) => (false, Err(error)),
         };
         let error = match seen {
-            Ok(seen) => return Ok(Some(seen)),
+            Ok(seen) => return Ok(Some((folder, seen))),
             // The next one to lock it may have done so already.
             Err(Errno::NOENT) if touched => return Ok(None),
             Err(error) => error,
@@ -211,6 +221,11 @@ impl Simple {
             Errno::LOOP | Errno::INVAL => Err(Error::Foreign { path }),
             error => Err(Error::io("lock", path, error)),
         }
+    }
+
+    /// Locks an element and reads it.
+    fn lock_and_read(&self, name: &Name) -> Result<Option<(Arc<Folder>, Bytes)>, Error> {
+        self.lock_and(name, |folder, lock| Ok(folder.read(lock)?.into()))
     }
 
     fn read(&self, name: &Name, entry: &Entry) -> Result<Option<Bytes>, Error> {
@@ -292,7 +307,16 @@ impl Protocol for Simple {
     }
 
     fn take(&self, name: &Name) -> Result<Option<Bytes>, Error> {
-        self.lock_and(name, |folder, lock| Ok(folder.read(lock)?.into()))
+        Ok(self.lock_and_read(name)?.map(|(_, body)| body))
+    }
+
+    fn dequeue(&self, name: &Name) -> Result<Option<Bytes>, Error> {
+        let Some((folder, body)) = self.lock_and_read(name)? else { return Ok(None) };
+        remove(&folder, name).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = folder.unlink(Entry::lock(name.element).c_str());
+        })?;
+        Ok(Some(body))
     }
 
     fn unlock(&self, name: &Name) -> Result<(), Error> {
@@ -317,19 +341,12 @@ impl Protocol for Simple {
     fn remove(&self, name: &Name) -> Result<(), Error> {
         let not_locked = || Error::NotLocked { path: self.top.path_of(name) };
         let folder = self.top.folder(name.directory)?.ok_or_else(not_locked)?;
-        let (element, lock) = (Entry::element(name.element), Entry::lock(name.element));
+        let lock = Entry::lock(name.element);
         match folder.stat(lock.c_str()) {
-            Ok(_) => {}
-            Err(Errno::NOENT) => return Err(not_locked()),
-            Err(error) => return Err(Error::io("look for", folder.of(lock.c_str()), error)),
+            Ok(_) => remove(&folder, name),
+            Err(Errno::NOENT) => Err(not_locked()),
+            Err(error) => Err(Error::io("look for", folder.of(lock.c_str()), error)),
         }
-        for entry in [element, lock] {
-            match folder.unlink(entry.c_str()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(Error::io("remove", folder.of(entry.c_str()), error)),
-            }
-        }
-        Ok(())
     }
 
     fn renew(&self, name: &Name) -> Result<(), Error> {
@@ -351,15 +368,27 @@ impl Protocol for Simple {
     }
 }
 
+/// Removes an element that is locked.
+fn remove(folder: &Folder, name: &Name) -> Result<(), Error> {
+    for entry in [Entry::element(name.element), Entry::lock(name.element)] {
+        match folder.unlink(entry.c_str()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(Error::io("remove", folder.of(entry.c_str()), error)),
+        }
+    }
+    Ok(())
+}
+
 /// A directory for new elements.
+#[derive(Clone)]
 struct Insertion {
-    folder: Folder,
+    folder: Arc<Folder>,
     directory: u32,
 }
 
 /// A body that is written, and not yet an element. Dropped as such, it leaves nothing behind.
 struct Draft {
-    insertion: Rc<Insertion>,
+    insertion: Insertion,
     name: Option<Entry>,
 }
 
