@@ -48,8 +48,9 @@ fn main() {
     let mut page = String::from(
         "# Verbs on Redis beside the plain client\n\n\
          Made by `cargo bench --bench redis`, over loopback: medians of rounds in which all take turns, on one \
-         machine in one run. What counts is the ratio to the plain client (crate `redis`, its \
-         `ConnectionManager`), which is given the same timeouts and decodes the same JSON.\n\n",
+         machine in one run. What counts is the ratio to the plain client: crate `redis`, its \
+         `ConnectionManager` as it comes, given the same timeouts, which makes the same keys and the same JSON. It \
+         queues fifty commands, fewer than there are callers; ours queues more.\n\n",
     );
     page += &runtime.block_on(verbs(&server, rounds, if quick { 20 } else { 100 }));
     page += &runtime.block_on(claims(&server, rounds));
@@ -94,6 +95,7 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
     };
     let gcra = limiter(Window::Gcra, "gcra");
     let buckets = limiter(Window::Buckets(10), "buckets");
+    let log = limiter(Window::Log, "log");
     for n in 0..CALLERS {
         let json = serde_json::to_vec(VALUE).expect("a string");
         let mut set = redis::cmd("SETEX");
@@ -102,11 +104,14 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
         told.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
         cache.set_ex(key(n), VALUE.into(), HOUR).await.expect("it is set");
     }
-    // The least that a script can do: one read, one write.
     let script = redis::Script::new(
         "local n = redis.call('GET', KEYS[1]) redis.call('SET', KEYS[1], ARGV[1], 'PX', 3600000) return n",
     );
-    let scripted = (plain.clone(), script);
+    let timed = redis::Script::new(
+        "redis.call('TIME') local n = redis.call('GET', KEYS[1]) \
+         redis.call('SET', KEYS[1], ARGV[1], 'PX', 3600000) return n",
+    );
+    let (scripted, timed) = ((plain.clone(), script), (plain.clone(), timed));
     let rows: [Row<'_>; 3] = [
         (
             "get",
@@ -140,6 +145,16 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
             ),
             vec![
                 (
+                    "`SET PX GET`",
+                    call!(plain, |n| {
+                        let json = serde_json::to_vec(VALUE).unwrap();
+                        let mut set = redis::cmd("SET");
+                        set.arg(record(n)).arg(json).arg("PX").arg(3_600_000).arg("GET");
+                        let json: Option<Vec<u8>> = set.query_async(&mut plain).await.unwrap();
+                        json.map(|json| serde_json::from_slice::<String>(&json).unwrap())
+                    }),
+                ),
+                (
                     "`Cache::set_ex`",
                     call!(cache, |n| cache.set_ex(key(n), VALUE.into(), HOUR).await.unwrap()),
                 ),
@@ -161,6 +176,14 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
             ),
             vec![
                 (
+                    "`EVALSHA` of `TIME`, one `GET` and one `SET`",
+                    call!(timed, |n| {
+                        let call = &mut timed.0;
+                        let _: Option<String> =
+                            timed.1.key(record(n)).arg(n).invoke_async(call).await.unwrap();
+                    }),
+                ),
+                (
                     "`RateLimiter::check`, `Gcra`",
                     call!(gcra, |n| gcra.check(&key(n)).await.unwrap()),
                 ),
@@ -168,11 +191,18 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
                     "`RateLimiter::check`, `Buckets(10)`",
                     call!(buckets, |n| buckets.check(&key(n)).await.unwrap()),
                 ),
+                ("`RateLimiter::check`, `Log`", call!(log, |n| log.check(&key(n)).await.unwrap())),
             ],
         ),
     ];
     let mut page = String::from(
         "## A verb, with 64 callers on one connection\n\n\
+         - `Cache::get` beside a `GET` of a string of JSON under a key of the same length.\n\
+         - `Cache::set_ex` beside a `SETEX` of the same, and beside `SET PX GET`, which returns the value that was \
+         there, as `set_ex` does.\n\
+         - \"With events\" each verb is a script that also keeps the deadline in an index.\n\
+         - `RateLimiter::check` of one limit beside a script that reads a string and writes one with a TTL, and \
+         beside one that also asks for the time: the least that a limiter can do.\n\n\
          | | µs a call, each caller's share | to the plain client |\n| --- | --- | --- |\n",
     );
     for (verb, (name, plain), ours) in rows {
@@ -229,7 +259,10 @@ async fn claims(server: &Server, rounds: usize) -> String {
     }
     let [bare, taken, claimed] = figures.map(median);
     let mut page = String::from(
-        "## 1,000 due entries at once\n\n| | µs | to the plain client |\n| --- | --- | --- |\n",
+        "## 1,000 due entries at once\n\n\
+         `TimeoutDict` takes or lends them, atomically, the oldest first, from sixteen shards; beside it the plain \
+         client asks one sorted set for as many, takes them out of it, and reads the value of each, which other \
+         callers might do at the same time.\n\n| | µs | to the plain client |\n| --- | --- | --- |\n",
     );
     for (name, figure) in [
         ("`ZRANGEBYSCORE`, `ZREM`, pipelined `GET`s", bare),

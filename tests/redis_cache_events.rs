@@ -308,6 +308,28 @@ async fn what_another_program_put_under_a_key_is_passed_over() {
 }
 
 #[tokio::test]
+async fn a_deadline_is_no_sooner_than_the_ttl_and_less_than_a_millisecond_later() {
+    let server = Server::start();
+    let cache = cache(server.url()).await;
+    let mut plain = server.plain().await;
+    for n in 0..50 {
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query_async(&mut plain).await.unwrap();
+        let before = seconds * 1_000_000 + micros;
+        let ttl = 1_000_000 + n;
+        cache.set_ex("a".into(), 1, Duration::from_millis(ttl)).await.unwrap();
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query_async(&mut plain).await.unwrap();
+        let after = seconds * 1_000_000 + micros;
+        let index = keys(&server).await.into_iter().find(|key| key.ends_with('}')).unwrap();
+        let deadline: u64 =
+            redis::cmd("ZSCORE").arg(index).arg("a").query_async(&mut plain).await.unwrap();
+        let due = deadline * 1_000 - ttl * 1_000;
+        assert!(before <= due && due < after + 1_000, "{before} {due} {after}");
+    }
+}
+
+#[tokio::test]
 async fn without_subscribers_all_leaves_by_itself() {
     let server = Server::start();
     let client = Client::connect(server.url()).await.unwrap();

@@ -7,6 +7,7 @@ mod servers;
 
 use std::{
     collections::BTreeSet,
+    sync::OnceLock,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -181,6 +182,32 @@ async fn a_server_that_forgot_the_scripts_is_told_them_again() {
     assert_eq!(set.elements().await.unwrap(), ["a", "b"]);
     let () = plain(&server, &["SCRIPT", "FLUSH"]).await;
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("a"));
+}
+
+/// What is pushed again by another program while it is read, which fails.
+#[derive(PartialEq, Eq, serde::Serialize)]
+struct Moved;
+
+static SERVER: OnceLock<String> = OnceLock::new();
+
+impl<'de> serde::Deserialize<'de> for Moved {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        let client = redis::Client::open(&SERVER.get().unwrap()[..]).unwrap();
+        let mut plain = client.get_connection().unwrap();
+        let () = redis::cmd("ZADD").arg(KEY).arg(4e12).arg("\"a\"").query(&mut plain).unwrap();
+        Err(serde::de::Error::custom("it is no longer what it was"))
+    }
+}
+
+#[tokio::test]
+async fn what_was_pushed_again_while_it_was_popped_in_vain_stays_where_it_is() {
+    let server = Server::start();
+    SERVER.set(server.url()).unwrap();
+    set(&server, LONG).await.push("a".into()).await.unwrap();
+    let moved: ExpiringSet<Moved> =
+        ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
+    assert!(matches!(moved.pop().await, Err(Error::Decode { .. })));
+    assert_eq!(plain::<f64>(&server, &["ZSCORE", KEY, "\"a\""]).await, 4e12);
 }
 
 #[tokio::test]

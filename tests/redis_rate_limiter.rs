@@ -54,7 +54,7 @@ async fn server_time(plain: &mut MultiplexedConnection) -> u64 {
 
 /// Makes `at` the time of the last charge, before which the limiter does not go back.
 async fn set_last(plain: &mut MultiplexedConnection, key: &str, at: u64) {
-    let () = plain.setrange(key, 10, &at.to_le_bytes()[..]).await.unwrap();
+    let () = plain.setrange(key, 10, &(at as f64).to_le_bytes()[..]).await.unwrap();
 }
 
 mod model {

@@ -3,14 +3,17 @@
 #[path = "common/redis.rs"]
 mod servers;
 
-use std::time::{Duration, Instant};
+use std::{
+    mem::replace,
+    time::{Duration, Instant},
+};
 
 use fleeting::{
     Limit, Window,
     redis::{Breaker, Client, Error, OnError, RateLimiter, RateLimiterBuilder},
 };
 use servers::{Proxy, Server};
-use tokio::time::sleep;
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 /// What the limiter waits for a server by default.
 const TIMEOUT: Duration = Duration::from_millis(50);
@@ -30,11 +33,34 @@ async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
     (value, begin.elapsed())
 }
 
-/// Of several, all within the bound; where the machine was busy, one may be late.
-fn within_bound(times: &[Duration]) {
-    let late: Vec<_> = times.iter().filter(|time| **time > BOUND).collect();
-    assert!(late.len() <= times.len() / 10, "more than a tenth of {} took {late:?}", times.len());
-    assert!(late.iter().all(|time| **time < 5 * BOUND), "{late:?}");
+/// How late the machine wakes who sleeps, at worst: that late may any call be.
+struct Noise {
+    worst: watch::Receiver<Duration>,
+    sleeper: JoinHandle<()>,
+}
+
+impl Noise {
+    fn begin() -> Self {
+        const TICK: Duration = Duration::from_millis(1);
+        let (late, worst) = watch::channel(Duration::ZERO);
+        let sleeper = tokio::spawn(async move {
+            loop {
+                let ((), took) = timed(sleep(TICK)).await;
+                late.send_if_modified(|worst| took > *worst && replace(worst, took) < took);
+            }
+        });
+        Self { worst, sleeper }
+    }
+
+    /// All of `times` are within the bound.
+    async fn end(self, times: &[Duration]) {
+        // So that a sleeper who was late is awake.
+        sleep(Duration::from_millis(5)).await;
+        self.sleeper.abort();
+        let noise = *self.worst.borrow();
+        let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
+        assert!(late.is_empty(), "of {} calls took {late:?}, a sleeper {noise:?}", times.len());
+    }
 }
 
 /// A stalled server: calls are decided in time, then at once; and by the server again once it is back.
@@ -45,6 +71,7 @@ async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl Asyn
     assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4);
 
     stall(&server).await;
+    let (begin, noise) = (Instant::now(), Noise::begin());
     let mut times = Vec::new();
     for call in 0..40 {
         let (checked, time) = timed(limiter.check("ada")).await;
@@ -60,10 +87,11 @@ async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl Asyn
         }
         times.push(time);
     }
-    within_bound(&times);
-    // Three have waited, and then at most one a pause: the others did not.
-    let waited = times.iter().filter(|time| **time > TIMEOUT / 2).count();
-    assert!((3..=5).contains(&waited), "{waited} of 40 calls waited: {times:?}");
+    noise.end(&times).await;
+    // Three have asked the server, and then at most one a pause: the others did not.
+    let pauses = (begin.elapsed().as_secs_f64() / PAUSE.as_secs_f64()) as u64;
+    let asked = limiter.stats().errors;
+    assert!((3..=3 + pauses).contains(&asked), "{asked} of 40 calls asked: {times:?}");
     assert_ne!(limiter.stats().breaker, Breaker::Closed);
     assert_eq!(limiter.stats().by_policy, 40);
 
@@ -108,30 +136,33 @@ async fn a_killed_server_costs_no_more_and_is_found_again() {
     let mut server = Server::durable();
     let client = Client::connect(server.url()).await.unwrap();
     let limiter = builder(&client, OnError::Deny).build().unwrap();
+    // The server's disk may take longer for a charge than the limiter waits.
+    let patient = builder(&client, OnError::Deny).timeout(Duration::from_secs(10)).build().unwrap();
     for left in [4, 3] {
-        assert_eq!(limiter.check("ada").await.unwrap().remaining(), left);
+        assert_eq!(patient.check("ada").await.unwrap().remaining(), left);
     }
     server.kill();
-    let mut times = Vec::new();
+    let (noise, mut times) = (Noise::begin(), Vec::new());
     for _ in 0..40 {
         let (checked, time) = timed(limiter.check("ada")).await;
         let error = checked.unwrap_err();
         assert!(error.is_temporary(), "{error:?}");
         times.push(time);
     }
-    within_bound(&times);
+    noise.end(&times).await;
     server.restart();
     let until = Instant::now() + Duration::from_secs(10);
-    let permit = loop {
-        match limiter.check("ada").await {
-            Ok(permit) => break permit,
+    let state = loop {
+        match limiter.peek("ada").await {
+            Ok(state) => break state,
             Err(error) => assert!(error.is_temporary(), "{error:?}"),
         }
         assert!(Instant::now() < until, "the server is back, and not found");
         sleep(Duration::from_millis(50)).await;
     };
     // What was charged before is still known.
-    assert!(permit.remaining() <= 2, "{permit:?}");
+    assert_eq!(state.remaining(), 3);
+    assert_eq!(patient.check("ada").await.unwrap().remaining(), 2);
 }
 
 #[tokio::test]

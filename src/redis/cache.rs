@@ -331,7 +331,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let until = Instant::now() + self.client().timeout();
+        let until = self.client().end(None);
         let mut there: Option<Vec<u8>> = self.store().get(&key).read(self.client()).await?;
         while let Some(old) = there {
             let mut value = self.shared.decode(&key, &old)?;

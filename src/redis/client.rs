@@ -8,12 +8,16 @@ use ::redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Error, names::Names};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// So many commands wait to be sent before callers have to. With the client library's own fifty, callers
+/// wait for each other where there are more of them.
+const QUEUE: usize = 1_024;
 
 /// A connection to a server or a cluster that all types here are built from. A cheap clone.
 ///
@@ -142,24 +146,35 @@ impl Client {
                 cluster
                     .route_command(cmd.clone(), route)
                     .await
-                    .map_err(|error| Error::of(error, b""))
+                    .map_err(|error| Error::of(error, cmd))
             }
-            _ => self.send(cmd, b"", Repeat::Once).await,
+            _ => self.send(cmd, Repeat::Once, self.end(None)).await,
         }
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.0.timeout
+    /// When what begins now has to be done: within `timeout`, or the client's own one.
+    pub(super) fn end(&self, timeout: Option<Duration>) -> Instant {
+        /// As good as none, and no overflow.
+        const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+        Instant::now() + timeout.unwrap_or(self.0.timeout).min(LONGEST)
     }
 
     /// Sends a command, again and again while it certainly was not carried out and there is time.
-    pub(super) async fn send(&self, cmd: &Cmd, key: &[u8], repeat: Repeat) -> Result<Value, Error> {
-        let until = Instant::now() + self.0.timeout;
+    pub(super) async fn send(
+        &self,
+        cmd: &Cmd,
+        repeat: Repeat,
+        until: Instant,
+    ) -> Result<Value, Error> {
         let (mut pause, longest) = PAUSE;
-        let mut repeat = repeat;
+        let (mut repeat, reads) = (repeat, repeat == Repeat::Once);
+        let mut refusal = None;
         loop {
+            let Ok(answer) = timeout_at(until, self.0.link.send(cmd)).await else {
+                // Where nothing was to change, what was said before says more.
+                return Err(refusal.filter(|_| reads).unwrap_or_else(no_answer));
+            };
             // What the server answers as an error comes as a value.
-            let answer = self.0.link.clone().send(cmd).await;
             let error = match answer.and_then(Value::extract_error) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -168,15 +183,16 @@ impl Client {
                 error.kind(),
                 ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig
             );
-            match Error::of(error, key) {
+            match Error::of(error, cmd) {
                 Error::Unanswered(_) if repeat == Repeat::Once && Instant::now() < until => {
                     repeat = Repeat::Never;
                 }
-                Error::Connect(_) | Error::Unavailable(_)
+                error @ (Error::Connect(_) | Error::Unavailable(_))
                     if passes && Instant::now() + pause < until =>
                 {
                     sleep(pause).await;
                     pause = longest.min(2 * pause);
+                    refusal = Some(error);
                 }
                 error => return Err(error),
             }
@@ -266,11 +282,12 @@ impl ClientBuilder {
                 None => ::redis::Client::open(server),
             };
             let client = client.map_err(Error::Address)?;
-            // One attempt at a time: `send` decides about the next.
+            // One attempt at a time, as long as `send` waits, which decides about the next.
             let config = ConnectionManagerConfig::new()
                 .set_number_of_retries(0)
                 .set_connection_timeout(Some(self.connect_timeout))
-                .set_response_timeout(Some(self.timeout));
+                .set_response_timeout(None)
+                .set_pipeline_buffer_size(QUEUE);
             let manager = ConnectionManager::new_with_config(client, config).await;
             Link::Server(manager.map_err(Error::Connect)?)
         };
@@ -279,13 +296,14 @@ impl ClientBuilder {
 }
 
 impl Link {
-    async fn send(mut self, cmd: &Cmd) -> RedisResult<Value> {
-        match &mut self {
-            Self::Server(server) => server.req_packed_command(cmd).await,
+    async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Server(server) => server.clone().send_packed_command(cmd).await,
             Self::Cluster(cluster) => {
+                let mut cluster = cluster.clone();
                 let answer = cluster.req_packed_command(cmd).await;
                 match answer {
-                    Err(error) if is_ask(&error) => ask(cluster, cmd, error).await,
+                    Err(error) if is_ask(&error) => ask(&mut cluster, cmd, error).await,
                     answer => answer,
                 }
             }
@@ -309,6 +327,10 @@ async fn ask(cluster: &mut ClusterConnection, cmd: &Cmd, error: RedisError) -> R
     pipeline.cmd("ASKING").add_command(cmd.clone());
     let mut answers = cluster.route_pipeline(pipeline, 0, 2, node).await?;
     answers.pop().ok_or(error)?.extract_error()
+}
+
+fn no_answer() -> Error {
+    Error::Unanswered((ErrorKind::Io, "no answer in time").into())
 }
 
 fn no_url() -> Error {

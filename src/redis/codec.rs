@@ -35,14 +35,18 @@ impl Format {
         }
     }
 
-    /// What `encode` wrote under `key`.
-    pub(super) fn decode<V: DeserializeOwned>(self, bytes: &[u8], key: &[u8]) -> Result<V, Error> {
+    /// What `encode` wrote; an error names where.
+    pub(super) fn decode<V: DeserializeOwned>(
+        self,
+        bytes: &[u8],
+        key: impl FnOnce() -> Vec<u8>,
+    ) -> Result<V, Error> {
         let value = match self {
             Self::Json => serde_json::from_slice(bytes).map_err(Into::into),
             Self::MessagePack => rmp_serde::from_slice(bytes).map_err(Into::into),
             Self::Raw => super::raw::decode(bytes).map_err(Into::into),
         };
-        value.map_err(|source| decode_error(key, source))
+        value.map_err(|source| decode_error(&key(), source))
     }
 }
 

@@ -1,6 +1,6 @@
 use std::error::Error as StdError;
 
-use ::redis::{ErrorKind, RedisError, ServerErrorKind};
+use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
 use crate::Limited;
 
@@ -86,13 +86,11 @@ impl Error {
         }
     }
 
-    /// What the client's library says after `cmd`, whose first key is `key`, was given to it.
-    pub(super) fn of(error: RedisError, key: &[u8]) -> Self {
+    /// What the client's library says after `cmd` was given to it.
+    pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
         match error.kind() {
             ErrorKind::Server(kind) if is_passing(kind) => Self::Unavailable(error),
-            _ if error.code() == Some("WRONGTYPE") => {
-                Self::WrongType { key: String::from_utf8_lossy(key).into_owned() }
-            }
+            _ if error.code() == Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
             ErrorKind::ClusterConnectionNotFound => Self::Connect(error),
             ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
                 Self::Connect(error)
@@ -101,6 +99,19 @@ impl Error {
             ErrorKind::Io | ErrorKind::Parse => Self::Unanswered(error),
             _ => Self::Server(error),
         }
+    }
+}
+
+/// The first key of a command, or of a call of a script.
+pub(super) fn key_of(cmd: &Cmd) -> String {
+    let mut args = cmd.args_iter();
+    let key = match args.next() {
+        Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => args.nth(2),
+        _ => args.next(),
+    };
+    match key {
+        Some(Arg::Simple(key)) => String::from_utf8_lossy(key).into_owned(),
+        _ => String::new(),
     }
 }
 

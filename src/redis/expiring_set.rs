@@ -313,7 +313,7 @@ where
     }
 
     fn decode(&self, member: &[u8]) -> Result<T, Error> {
-        self.shared.format.decode(member, &self.shared.key)
+        self.shared.format.decode(member, || self.shared.key.clone())
     }
 }
 

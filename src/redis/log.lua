@@ -2,23 +2,23 @@
 -- All limits count the same calls, each from its own head on. The step has no meaning here.
 --
 -- The state: '\1L'; its birth, the time of the last charge, when the key may leave, how many calls were cut off
--- at the front, and how many there were in all (eight bytes each); how many limits there are (two). Then for each
--- limit its per, its head, that call's time (eight each), and the units in use (four); then for each call its time
--- (eight) and its units (four). What leaves is passed by a head, and cut off when it is as much as stays.
+-- at the front, and how many there were in all; how many limits there are (two bytes). Then for each limit its
+-- per, its head, that call's time, and the units in use (four); then for each call its time and its units (four).
+-- What leaves is passed by a head, and cut off when it is as much as stays.
 --
 -- A head is never a call that was taken back; where nothing is in use, it is past the last.
 
--- A state of this size is read and written as a whole. A longer one grows at its end.
-local SMALL = 512
+-- A state up to this byte is read and written as a whole. A longer one grows at its end.
+local SMALL = '511'
 -- So many calls are read at a time.
 local MANY = 64
 
-local state = call('GETRANGE', key, 0, SMALL - 1)
+local state = call('GETRANGE', key, '0', SMALL)
 local length = #state
 local kind, born, last, dies, dropped, tail, counted = 0x4c01, clock, 0, 0, 0, 0, 0
 if length > 0 then
   if length < 44 then return redis.error_reply(foreign) end
-  kind, born, last, dies, dropped, tail, counted = unpack('<I2I8I8I8I8I8I2', state)
+  kind, born, last, dies, dropped, tail, counted = unpack('<HdddddH', state)
   if kind ~= 0x4c01 then return redis.error_reply(foreign) end
 end
 local size = 44 + 28 * counted
@@ -29,16 +29,18 @@ end
 local now = clock > last and clock or last
 local is_whole = length == 0 or length == size + 12 * (tail - dropped)
 
-local heads, times, uses = {}, {}, {}
-local longest, is_settled = 0, verb ~= 'refund'
+-- For each limit: its head, that call's time, and the units in use.
+local found = {}
+local longest, is_settled = 0, verb ~= 'r'
 for i = 1, is_settled and limits or 0 do
-  local per, known, head, since, used = tonumber(ARGV[3 * i + 1]), 0, 0, 0, 0
-  if i <= counted then known, head, since, used = unpack('<I8I8I8I4', state, 17 + 28 * i) end
-  heads[i], times[i], uses[i] = head, since, used
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local known, head, since, used = 0, 0, 0, 0
+  if i <= counted then known, head, since, used = unpack('<dddI4', state, 17 + 28 * i) end
+  found[i] = {head, since, used}
   if per > longest then longest = per end
   -- Whether all that counts is known, nothing has left, and there is room.
   is_settled = is_settled and known == per and (head == tail or since > now - per)
-    and used + cost <= tonumber(ARGV[3 * i])
+    and used + cost <= quota
 end
 
 local entry, seek
@@ -53,7 +55,7 @@ if not is_settled then
       buffer = call('GETRANGE', key, start, start + 12 * MANY - 1)
       at = 1
     end
-    return unpack('<I8I4', buffer, at)
+    return unpack('<dI4', buffer, at)
   end
 
   -- The first call from `head` on of which something is left, and its time.
@@ -67,30 +69,31 @@ if not is_settled then
   end
 end
 
-if verb == 'refund' then
-  local index, amount = tonumber(ARGV[3]), tonumber(ARGV[4])
-  if length == 0 or ARGV[2] ~= string.format('%.0f', born) or index < dropped then return 0 end
+if verb == 'r' then
+  local index, amount = unpack('<dd', args, 10)
+  if length == 0 or cost ~= born or index < dropped then return 0 end
   local at, units = entry(index)
   local back = math.min(units, amount)
   local slots = {sub(state, 1, 44)}
   for i = 1, counted do
-    local per, head, since, used = unpack('<I8I8I8I4', state, 17 + 28 * i)
+    local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
     if head <= index then
       used = used - back
       if head == index and back == units then head, since = seek(head + 1) end
     end
-    slots[i + 1] = pack('<I8I8I8I4', per, head, since, used)
+    slots[i + 1] = pack('<dddI4', per, head, since, used)
   end
-  call('SETRANGE', key, size + 12 * (index - dropped), pack('<I8I4', at, units - back))
-  call('SETRANGE', key, 0, table.concat(slots))
+  call('SETRANGE', key, size + 12 * (index - dropped), pack('<dI4', at, units - back))
+  call('SETRANGE', key, '0', table.concat(slots))
   return 1
 end
 
 local which, ready = 0, 0
 for i = 1, is_settled and 0 or limits do
-  local quota, per = tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
-  local head, since, used = heads[i], times[i], uses[i]
-  if i > counted or unpack('<I8', state, 17 + 28 * i) ~= per then
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local limit = found[i]
+  local head, since, used = limit[1], limit[2], limit[3]
+  if i > counted or unpack('<d', state, 17 + 28 * i) ~= per then
     -- Another plan: all is counted anew.
     head, since = seek(dropped)
     used = 0
@@ -110,18 +113,19 @@ for i = 1, is_settled and 0 or limits do
     excess, index = excess - units, index + 1
     if excess <= 0 and at + per > ready then which, ready = i, at + per end
   end
-  heads[i], times[i], uses[i] = head, since, used
+  found[i] = {head, since, used}
 end
 
-local charged = which == 0 and verb == 'check'
-local reply, slots, start = pack('<I8I8', which, which == 0 and born or ready - clock), '', tail
+local charged = which == 0 and verb == 'c'
+local reply, slots, start = pack('<dd', which, which == 0 and born or ready - clock), '', tail
 for i = 1, limits do
-  local quota, per = tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
-  local head, since, used = heads[i], times[i], uses[i]
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local limit = found[i]
+  local head, since, used = limit[1], limit[2], limit[3]
   if charged then
     if head == tail then since = now end
     used = used + cost
-    slots = slots .. pack('<I8I8I8I4', per, head, since, used)
+    slots = slots .. pack('<dddI4', per, head, since, used)
     if head < start then start = head end
   end
   local more = -1
@@ -135,18 +139,18 @@ for i = 1, limits do
   elseif used > 0 then
     more = since + per - clock
   end
-  reply = reply .. pack('<I8I8i8', tail, used < quota and quota - used or 0, more)
+  reply = reply .. pack('<ddd', tail, used < quota and quota - used or 0, more)
 end
 
 if charged then
   local gone, stay = start - dropped, tail - start
   local expires = now + longest > dies
   -- An eighth of the window later than it has to be, so that it is seldom said anew.
-  if expires then dies = now + math.ceil(longest * 1.125) end
+  if expires then dies = now + longest * 1.125 end
   local rewrites = is_whole or limits ~= counted or (gone >= MANY and gone >= stay)
   if rewrites then dropped = start end
-  local head = pack('<I2I8I8I8I8I8I2', kind, born, now, dies, dropped, tail + 1, limits) .. slots
-  local new = pack('<I8I4', now, cost)
+  local head = pack('<HdddddH', kind, born, now, dies, dropped, tail + 1, limits) .. slots
+  local new = pack('<dI4', now, cost)
   if rewrites then
     local rest = ''
     if is_whole then
@@ -154,11 +158,15 @@ if charged then
     elseif stay > 0 then
       rest = call('GETRANGE', key, size + 12 * gone, -1)
     end
-    call('SET', key, head .. rest .. new, 'PXAT', math.ceil(dies / 1000))
+    if expires then
+      call('SET', key, head .. rest .. new, 'PXAT', string.format('%d', dies / 1000 + 1))
+    else
+      call('SET', key, head .. rest .. new, 'KEEPTTL')
+    end
   else
     call('APPEND', key, new)
-    call('SETRANGE', key, 0, head)
-    if expires then call('PEXPIREAT', key, math.ceil(dies / 1000)) end
+    call('SETRANGE', key, '0', head)
+    if expires then call('PEXPIREAT', key, string.format('%d', dies / 1000 + 1)) end
   end
 end
 return reply

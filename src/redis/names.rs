@@ -85,11 +85,21 @@ pub(super) fn shard(key: &[u8]) -> u16 {
 
 /// CRC-16/XMODEM, as in Redis' cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
-        })
-    })
+    const OF_BYTE: [u16; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+            while bit < 8 {
+                crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+                bit += 1;
+            }
+            table[byte] = crc;
+            byte += 1;
+        }
+        table
+    };
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ OF_BYTE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! What is sent: commands, and scripts by which everything that checks and changes is one.
 
-use std::{mem, sync::OnceLock};
+use std::{sync::OnceLock, time::Duration};
 
-use ::redis::{Cmd, FromRedisValue, ToRedisArgs, cmd};
+use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs};
 
-use super::{Client, Error, client::Repeat};
+use super::{Client, Error, client::Repeat, error::key_of};
+
+/// Arguments and their bytes, for which most calls need no more memory.
+const ROOM: (usize, usize) = (8, 192);
 
 /// A Lua script. A server knows it by its hash once it has seen it.
 pub(super) struct Script {
@@ -20,13 +23,11 @@ impl Script {
     /// To be called with these keys, which share a hash tag.
     pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
         let hash = self.hash.get_or_init(|| ::redis::Script::new(self.code).get_hash().to_owned());
-        let mut call = cmd("EVALSHA");
-        call.arg(hash).arg(keys.len());
+        let mut call = Call::new(Some(self)).arg("EVALSHA").arg(hash).arg(keys.len());
         for key in keys {
-            call.arg(key.as_ref());
+            call.cmd.arg(key.as_ref());
         }
-        let key = keys.first().map(|key| key.as_ref().to_vec()).unwrap_or_default();
-        Call { script: Some(self), cmd: call, key }
+        call
     }
 }
 
@@ -34,20 +35,28 @@ impl Script {
 pub(super) struct Call<'a> {
     script: Option<&'a Script>,
     cmd: Cmd,
-    /// Which an error names.
-    key: Vec<u8>,
+    /// How long it may take, where that is not as long as all others.
+    timeout: Option<Duration>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    fn new(script: Option<&'a Script>) -> Self {
+        Self { script, cmd: Cmd::with_capacity(ROOM.0, ROOM.1), timeout: None }
+    }
+
     /// Of the command `name`, whose first argument is `key`.
     pub(super) fn command(name: &str, key: &[u8]) -> Self {
-        let mut call = cmd(name);
-        call.arg(key);
-        Self { script: None, cmd: call, key: key.to_vec() }
+        Self::new(None).arg(name).arg(key)
     }
 
     pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.cmd.arg(arg);
+        self
+    }
+
+    /// In place of the client's own timeout.
+    pub(super) fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -68,26 +77,25 @@ impl Call<'_> {
         client: &Client,
         repeat: Repeat,
     ) -> Result<T, Error> {
-        let mut answer = client.send(&self.cmd, &self.key, repeat).await;
+        let until = client.end(self.timeout);
+        let mut answer = client.send(&self.cmd, repeat, until).await;
         if let (Err(Error::Server(error)), Some(script)) = (&answer, self.script)
             && error.code() == Some("NOSCRIPT")
         {
-            self.cmd = by_code(&mem::take(&mut self.cmd), script);
-            answer = client.send(&self.cmd, &self.key, repeat).await;
+            self.cmd = by_code(&self.cmd, script);
+            answer = client.send(&self.cmd, repeat, until).await;
         }
-        T::from_redis_value(answer?).map_err(|source| Error::Decode {
-            key: String::from_utf8_lossy(&self.key).into_owned(),
-            source: source.into(),
-        })
+        T::from_redis_value(answer?)
+            .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
     }
 }
 
 /// The same call for a server that has not seen the script.
 fn by_code(by_hash: &Cmd, script: &Script) -> Cmd {
-    let mut call = cmd("EVAL");
+    let mut call = ::redis::cmd("EVAL");
     call.arg(script.code);
     for arg in by_hash.args_iter().skip(2) {
-        if let ::redis::Arg::Simple(arg) = arg {
+        if let Arg::Simple(arg) = arg {
             call.arg(arg);
         }
     }

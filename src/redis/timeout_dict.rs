@@ -7,6 +7,7 @@
 //! 3. What the scripts may count on is in `timeout_dict/entries.lua`; the two layouts differ in the few
 //!    functions of `sharded.lua` and `original.lua`.
 
+mod batch;
 mod builder;
 mod claim;
 mod held;
@@ -456,8 +457,7 @@ where
     }
 
     fn decode(&self, key: &[u8], value: &Reply) -> Result<V, Error> {
-        let layout = &self.shared.layout;
-        layout.decode(value, &layout.record(key))
+        self.shared.layout.decode(key, value)
     }
 }
 

@@ -102,7 +102,7 @@ impl<K, V> Shared<K, V> {
 
 impl<K, V: DeserializeOwned> Shared<K, V> {
     pub(super) fn decode(&self, key: &[u8], value: &[u8]) -> Result<V, Error> {
-        decode(self.format, value, || self.store.names.record(key))
+        self.format.decode(value, || self.store.names.record(key))
     }
 }
 
@@ -111,7 +111,7 @@ impl<K: DeserializeOwned, V: DeserializeOwned> Reader<K, V> {
         let at = told.id.split('-').next().and_then(|at| at.parse().ok());
         Ok(Event {
             key: decode_key(&told.key)?,
-            value: decode(self.format, &told.value, || self.store.names.record(&told.key))?,
+            value: self.format.decode(&told.value, || self.store.names.record(&told.key))?,
             cause: Cause::Expired,
             deadline: now.instant(told.deadline),
             at: at.and_then(|at| now.instant(at)).unwrap_or(now.here),
@@ -147,20 +147,6 @@ impl Moment {
 
 fn number(digits: &[u8]) -> u64 {
     std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
-}
-
-/// Names the record, where it can't be read.
-fn decode<V: DeserializeOwned>(
-    format: Format,
-    value: &[u8],
-    record: impl FnOnce() -> Vec<u8>,
-) -> Result<V, Error> {
-    format.decode(value, b"").map_err(|error| match error {
-        Error::Decode { source, .. } => {
-            Error::Decode { key: String::from_utf8_lossy(&record()).into_owned(), source }
-        }
-        error => error,
-    })
 }
 
 impl<K, V> fmt::Debug for Shared<K, V> {

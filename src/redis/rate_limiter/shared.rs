@@ -9,7 +9,7 @@ use std::{
 
 use ::redis::{ErrorKind, FromRedisValue, RedisError, Script};
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
     super::{Client, Error, codec::encode_key, names::Names, script::Call},
@@ -114,12 +114,12 @@ impl Shared {
             return Ok(Decision { outcome: Err(denial.limited), left: denial.left });
         }
         let rules = self.rules_of(plan);
-        let call = verdict::ask(self.window, "check", &subject, cost, &rules);
-        let Verdict { outcome, left } =
-            match self.verdict(call.change(&self.client), cost, &rules).await {
-                Ok(verdict) => verdict,
-                Err(error) => return self.decide_without(error, subject, cost, limits).await,
-            };
+        let call = verdict::check(self.window, &subject, cost, &rules);
+        let answer = call.within(self.timeout).change(&self.client);
+        let Verdict { outcome, left } = match self.verdict(answer, cost, &rules).await {
+            Ok(verdict) => verdict,
+            Err(error) => return self.decide_without(error, subject, cost, limits).await,
+        };
         let outcome = match outcome {
             Outcome::Charged { born, charges } => {
                 add(&self.counts.admitted);
@@ -195,8 +195,9 @@ impl Shared {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
         let rules = self.rules_of(plan);
-        let call = verdict::ask(self.window, "peek", subject, 1, &rules);
-        let Verdict { outcome, left } = self.verdict(call.read(&self.client), 1, &rules).await?;
+        let call = verdict::peek(self.window, subject, &rules);
+        let answer = call.within(self.timeout).read(&self.client);
+        let Verdict { outcome, left } = self.verdict(answer, 1, &rules).await?;
         let standing = |(left, limit): (&Left, &Limit)| Standing {
             limit: limit.clone(),
             remaining: left.remaining,
@@ -211,8 +212,8 @@ impl Shared {
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
         take_turn().await;
-        let call = Call::command("DEL", subject).change::<u64>(&self.client);
-        let answer = self.asked(call).await;
+        let call = Call::command("DEL", subject).within(self.timeout);
+        let answer = self.asked(call.change::<u64>(&self.client)).await;
         self.forget(subject);
         if let Policy::Local(limiter) = &self.policy {
             limiter.reset(subject).await;
@@ -227,7 +228,7 @@ impl Shared {
         charges: &[Charge],
     ) -> Result<(), Error> {
         take_turn().await;
-        let call = verdict::refund(self.window, subject, born, charges);
+        let call = verdict::refund(self.window, subject, born, charges).within(self.timeout);
         let answer = self.asked(call.change::<u64>(&self.client)).await;
         self.forget(subject);
         self.counts.refunded.fetch_add(answer?, Relaxed);
@@ -281,7 +282,7 @@ impl Shared {
         verdict.ok_or_else(|| Error::Server(said(ErrorKind::Parse, "no answer of this script")))
     }
 
-    /// What the server answers in time, if it is asked at all.
+    /// What the server answers, if it is asked at all.
     async fn asked<T: FromRedisValue>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
@@ -290,12 +291,7 @@ impl Shared {
             let cause = "it has failed, and is asked again in a moment";
             return Err(Error::Unavailable(said(ErrorKind::Io, cause)));
         }
-        let answer = match timeout(self.timeout, call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                Err(Error::Unanswered(said(ErrorKind::Io, "no answer in the limiter's time")))
-            }
-        };
+        let answer = call.await;
         match &answer {
             Err(error) if error.is_temporary() => {
                 if self.switch.failed() {

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use tokio::time::Instant;
 
@@ -79,18 +79,32 @@ impl Rule {
             _ => cost.into(),
         }
     }
+
+    /// What is left, and in how long more is, where `in_use` has still to leak; -1 where nothing has. The
+    /// server's clock is `behind` the time that it counts by.
+    fn leaked(&self, in_use: i64, behind: i64) -> (i64, i64) {
+        let (quota, step) = (i64::from(self.quota), self.step.cast_signed());
+        if in_use <= 0 {
+            return (quota, -1);
+        }
+        let left = (quota - (in_use + step - 1) / step).max(0);
+        (left, in_use - step * (quota - left - 1) + behind)
+    }
 }
 
-/// A check, or a look.
-pub(super) fn ask<'a>(
-    window: Window,
-    verb: &str,
-    subject: &[u8],
-    cost: u32,
-    rules: &[Rule],
-) -> Call<'a> {
-    let call = script(window).call(&[subject]).arg(verb).arg(cost);
-    rules.iter().fold(call, |call, rule| call.arg(rule.quota).arg(rule.per).arg(rule.step))
+/// Charges `cost`, where there is room.
+pub(super) fn check<'a>(window: Window, subject: &[u8], cost: u32, rules: &[Rule]) -> Call<'a> {
+    ask(window, b'c', subject, cost, rules)
+}
+
+/// What a check of one unit would find.
+pub(super) fn peek<'a>(window: Window, subject: &[u8], rules: &[Rule]) -> Call<'a> {
+    ask(window, b'p', subject, 1, rules)
+}
+
+fn ask<'a>(window: Window, verb: u8, subject: &[u8], cost: u32, rules: &[Rule]) -> Call<'a> {
+    let rules = rules.iter().flat_map(|rule| [rule.quota.into(), rule.per, rule.step]);
+    call(window, verb, subject, cost.into(), rules)
 }
 
 pub(super) fn refund<'a>(
@@ -99,8 +113,24 @@ pub(super) fn refund<'a>(
     born: u64,
     charges: &[Charge],
 ) -> Call<'a> {
-    let call = script(window).call(&[subject]).arg("refund").arg(born);
-    charges.iter().fold(call, |call, charge| call.arg(charge.mark).arg(charge.amount))
+    let charges = charges.iter().flat_map(|charge| [charge.mark, charge.amount]);
+    call(window, b'r', subject, born, charges)
+}
+
+fn call<'a>(
+    window: Window,
+    verb: u8,
+    subject: &[u8],
+    first: u64,
+    numbers: impl Iterator<Item = u64>,
+) -> Call<'a> {
+    let mut arg = Vec::with_capacity(1 + 4 * 8);
+    arg.push(verb);
+    for number in iter::once(first).chain(numbers) {
+        // All are below 2^53.
+        arg.extend_from_slice(&(number as f64).to_le_bytes());
+    }
+    script(window).call(&[subject]).arg(arg)
 }
 
 /// What `answer`, received at `now`, says; `None` where no script says such.
@@ -111,23 +141,32 @@ pub(super) fn read(
     rules: &[Rule],
     now: Instant,
 ) -> Option<Verdict> {
-    if answer.len() != 16 + 24 * rules.len() {
+    let (numbers, []) = answer.as_chunks() else { return None };
+    // A limit that GCRA has never charged has no time, which is as good as one long ago.
+    let number = |at: usize| numbers.get(at).map_or(0, |number| f64::from_le_bytes(*number) as i64);
+    let is_gcra = window == Window::Gcra;
+    if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * rules.len() {
         return None;
     }
-    let (numbers, _) = answer.as_chunks();
-    let number = |at: usize| i64::from_le_bytes(numbers[at]);
     let (limit, born_or_wait) = (number(0), number(1).unsigned_abs());
-    let each = rules.iter().zip((2..).step_by(3));
-    let left = each.clone().map(|(_, at)| Left {
-        remaining: u32::try_from(number(at + 1)).unwrap_or(0),
-        more_at: u64::try_from(number(at + 2)).ok().map(|more| later(now, more)),
+    let each = || rules.iter().enumerate();
+    let mark = |i| number(if is_gcra { 4 + i } else { 2 + 3 * i });
+    let left = each().map(|(i, rule)| {
+        let (remaining, more) = match window {
+            Window::Gcra => rule.leaked(mark(i) - number(2), number(2) - number(3)),
+            _ => (number(3 + 3 * i), number(4 + 3 * i)),
+        };
+        Left {
+            remaining: u32::try_from(remaining).unwrap_or(0),
+            more_at: u64::try_from(more).ok().map(|more| later(now, more)),
+        }
     });
     let outcome = if limit == 0 {
-        let charge = |(rule, at): (&Rule, usize)| Charge {
-            mark: number(at).unsigned_abs(),
+        let charge = |(i, rule): (usize, &Rule)| Charge {
+            mark: mark(i).unsigned_abs(),
             amount: rule.amount(cost, window),
         };
-        Outcome::Charged { born: born_or_wait, charges: each.map(charge).collect() }
+        Outcome::Charged { born: born_or_wait, charges: each().map(charge).collect() }
     } else {
         let limit = usize::try_from(limit - 1).ok().filter(|&at| at < rules.len())?;
         Outcome::Denied { limit, wait: Duration::from_micros(born_or_wait) }

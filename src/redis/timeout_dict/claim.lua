@@ -16,4 +16,4 @@ end
 if count > 0 then
   redis.call('ZADD', index, unpack(scores))
 end
-return { due, values, { first_end } }
+return cmsgpack.pack({ due, values, first_end })

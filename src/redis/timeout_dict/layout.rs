@@ -145,10 +145,11 @@ impl Layout {
 
     pub(super) fn decode<V: DeserializeOwned>(
         &self,
+        key: &[u8],
         value: &Reply,
-        record: &[u8],
     ) -> Result<V, Error> {
-        let name = || String::from_utf8_lossy(record).into_owned();
+        let record = || self.record(key);
+        let name = || String::from_utf8_lossy(&record()).into_owned();
         match (&self.values, value) {
             (_, Reply::Int(_)) => Err(Error::WrongType { key: name() }),
             (Values::String(format), Reply::BulkString(bytes)) => format.decode(bytes, record),

@@ -2,7 +2,7 @@
 local TYPE = 'string'
 
 local function score(micros)
-  return micros < 2 ^ 53 and string.format('%.0f', micros) or '+inf'
+  return micros < 2 ^ 53 and string.format('%d', micros) or '+inf'
 end
 
 local function micros(score)

@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
 use super::{
+    batch::{Batch, Part},
     held::{Held, WayBack},
     layout::{Layout, Place, Scripts},
     look::{Look, few, many, shares},
@@ -143,17 +144,16 @@ impl Shared {
                 (self.call(place, |scripts| &scripts.claim), lease_micros(lease))
             }
         };
-        let answer: Vec<Vec<Reply>> =
-            match call.arg(latest).arg(count).arg(span).change(&self.client).await {
-                Ok(answer) => answer,
-                Err(error) => return Err(self.blame(error, place, None).await),
-            };
-        let mut parts = answer.into_iter().map(Vec::into_iter);
-        let mut part = || parts.next().unwrap_or_default();
-        let (mut keys, values, first_end) = (part(), part(), part().next());
+        let answer: Vec<u8> = match call.arg(latest).arg(count).arg(span).change(&self.client).await
+        {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.blame(error, place, None).await),
+        };
+        let Batch(keys, values, Part(first_end)) = Batch::read(&answer, &place.index)?;
+        let mut keys = keys.into_iter();
         let mut entries = Vec::with_capacity(values.len());
-        for (value, number) in values.zip(1..) {
-            let (Some(Reply::BulkString(key)), Some(Reply::BulkString(deadline))) =
+        for (Part(value), number) in values.into_iter().zip(1..) {
+            let (Some(Part(Reply::BulkString(key))), Some(Part(Reply::BulkString(deadline)))) =
                 (keys.next(), keys.next())
             else {
                 break;
@@ -163,7 +163,7 @@ impl Shared {
                 (Reply::Nil, _) => continue,
                 // The script has seen to it.
                 (Reply::Int(_), _) => WayBack::None,
-                (_, Some(Reply::Int(first))) => {
+                (_, Reply::Int(first)) => {
                     let lease_end = Arc::new(Mutex::new(first + 2 * number));
                     WayBack::Give { lease_end, deadline }
                 }

@@ -1,8 +1,7 @@
 local due, names, values = first_due(ARGV[2], ARGV[3])
-if #names == 0 then
-  return { due, values }
+if #names > 0 then
+  redis.call('ZREMRANGEBYRANK', index, 0, #names - 1)
 end
-redis.call('ZREMRANGEBYRANK', index, 0, #names - 1)
 local records = {}
 for i, name in ipairs(names) do
   if values[i] == 1 then
@@ -14,4 +13,4 @@ end
 if #records > 0 then
   redis.call('UNLINK', unpack(records))
 end
-return { due, values }
+return cmsgpack.pack({ due, values, false })
