@@ -51,9 +51,8 @@ fn main() {
          elements a second.\n\n\
          ## In memory\n\n\
          On Linux' tmpfs, what is about one element is done in place: `add`, `lock`, `get`, `remove`, `dequeue`, \
-         `ack`, and to go on with what `names` and `locked` have listed. Each list, `add_many` \
-         and `count` is one trip to a thread for blocking work, and `add_many` of a thousand writes them by several \
-         threads.\n\n",
+         `ack`, and to go on with what `names` and `locked` have listed. Each list, `add_many` and `count` is one \
+         trip to a thread for blocking work. `add_many` shows no element before all are written.\n\n",
     );
     let memory = bench.folder.clone();
     page += &bench.simple("Simple queues", &memory);

@@ -2,11 +2,9 @@
 
 use std::{
     io,
-    num::NonZero,
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::Arc,
-    thread::{self, available_parallelism},
 };
 
 use tokio::task::{JoinError, coop::consume_budget, spawn_blocking};
@@ -66,35 +64,6 @@ pub(super) async fn run_at<T: Send + 'static>(
     let worker = path.clone();
     let done = spawn_blocking(move || work(&worker)).await;
     done.unwrap_or_else(|error| Err(failed(error, operation, &path)))
-}
-
-/// Does `work` on all `items`: in memory, where the processor is what is waited for, in parts at once, if they are
-/// many. The results are in the order of the items.
-pub(super) fn in_parts<'a, I: Sync, T: Send>(
-    in_memory: bool,
-    items: &'a [I],
-    work: impl Fn(&'a [I]) -> Result<Vec<T>, Error> + Sync,
-) -> Result<Vec<T>, Error> {
-    /// Fewer are not worth a thread.
-    const PART: usize = 128;
-    const MAX_THREADS: usize = 4;
-    if !in_memory || items.len() < 2 * PART {
-        return work(items);
-    }
-    let threads = available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
-    let size = items.len().div_ceil(threads).max(PART);
-    let (first, others) = items.split_at(size.min(items.len()));
-    let work = &work;
-    let parts = thread::scope(|scope| {
-        let start = |part| scope.spawn(move || work(part));
-        let others: Vec<_> = others.chunks(size).map(start).collect();
-        let mut parts = vec![work(first)];
-        for other in others {
-            parts.push(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        parts
-    });
-    Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 /// Whether what is in the directory at `path` is in memory alone.

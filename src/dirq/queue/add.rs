@@ -8,7 +8,7 @@ use crate::dirq::{
     Element, Error, Name,
     folder::{Folder, Listed},
     name::Entry,
-    run::{Span, in_parts},
+    run::Span,
     top::{Top, Tries, View},
 };
 
@@ -35,11 +35,9 @@ impl Normal {
         let schema = self.schema()?;
         let encode = |element| schema.encode(element);
         let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
-        let written = in_parts(self.top.in_memory(), &encoded, |parts| {
-            let mut way = Way::new(&self.top);
-            parts.iter().map(|files| Ok((self.write(&mut way, files)?, files))).collect()
-        })?;
         let mut way = Way::new(&self.top);
+        let write = |files| Ok((self.write(&mut way, files)?, files));
+        let written: Vec<_> = encoded.iter().map(write).collect::<Result<_, Error>>()?;
         let mut names = Vec::with_capacity(written.len());
         for (draft, files) in written {
             match self.finish(&mut way, draft, files) {

@@ -18,7 +18,6 @@ use crate::dirq::{
     name::{Entry, LOCK, TEMPORARY, element_of, seconds},
     protocol::Protocol,
     purge::{Ages, is_older},
-    run::in_parts,
     top::{Top, Tries},
 };
 
@@ -48,11 +47,9 @@ impl Simple {
     /// Adds an element of each body. Until all are written none is added, and where one can't be written
     /// none is.
     pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
-        let written = in_parts(self.top.in_memory(), bodies, |bodies| {
-            let mut folder = None;
-            bodies.iter().map(|body| Ok((self.write(&mut folder, body)?, *body))).collect()
-        })?;
         let mut folder = None;
+        let write = |&body| Ok((self.write(&mut folder, body)?, body));
+        let written: Vec<_> = bodies.iter().map(write).collect::<Result<_, Error>>()?;
         let mut names = Vec::with_capacity(written.len());
         for (draft, body) in written {
             match self.finish(&mut folder, draft, body) {
