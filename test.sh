@@ -16,6 +16,8 @@ cargo fmt --version >/dev/null 2>&1 || { echo "test.sh needs rustfmt: rustup com
 cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup component add clippy" >&2; exit 1; }
 
 export RUSTDOCFLAGS="-D warnings"
+# All is built once.
+export CARGO_INCREMENTAL=0
 
 step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq"
 valkey=$(scripts/servers.sh)

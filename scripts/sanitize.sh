@@ -2,7 +2,7 @@
 # The tests that reach the crate's only `unsafe` (src/store/window.rs), on Linux x86_64, under
 #   1. AddressSanitizer and LeakSanitizer, on nightly: a bad access, or memory that nothing points to at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of what was never written
-# It takes no arguments, about 4 minutes from nothing and one when all is built (in target/asan). What it sets:
+# It takes no arguments, and about 2 minutes from nothing (in target/asan). What it sets:
 #   RUSTFLAGS                                      -Zsanitizer=address for 1
 #   ASAN_OPTIONS                                   detect_leaks=1 where the system lets LeakSanitizer work
 #   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   what interprets the test binaries: valgrind

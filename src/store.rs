@@ -9,6 +9,7 @@
 //!    [`Store::shrink`] and [`Store::clear_shard`], and all mark the shard, so that the next pass looks at
 //!    all of it and no entry slips behind the cursor.
 
+mod bounded;
 mod entry;
 mod journal;
 mod sweep;
@@ -28,6 +29,7 @@ use hashbrown::raw::RawTable;
 
 pub use self::entry::Cause;
 pub(crate) use self::{
+    bounded::Vacant,
     entry::{Departure, Entry},
     journal::Journal,
     sweep::Visit,
@@ -53,7 +55,7 @@ pub(crate) struct Store<K, V, S> {
     /// What a shard is never shrunk below: the capacity that the user asked for.
     reserved: usize,
     journal: Arc<Journal<K, V>>,
-    /// How many entries [`Store::upsert`] may make; then they are counted.
+    /// How many entries [`Store::put_fresh`] may make; then they are counted.
     max_keys: usize,
     keys: AtomicUsize,
     /// Keys whose `Hash` panicked while a table grew or shrank.
@@ -108,13 +110,6 @@ impl Place {
     pub(crate) fn hash(self) -> u64 {
         self.hash
     }
-}
-
-/// A key that is nowhere, and the lock of its shard.
-pub(crate) struct Vacant<'a, K, V> {
-    table: RwLockWriteGuard<'a, Table<K, V>>,
-    hash: u64,
-    index: usize,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -184,12 +179,6 @@ where
     #[inline]
     pub(crate) fn place_of(&self, hash: u64) -> Place {
         Place { hash, index: self.map.determine_shard(hash as usize) }
-    }
-
-    /// Never more than so many entries by [`upsert`](Store::upsert).
-    pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
-        self
     }
 
     /// Counts a read that is about to be; returns how many there were in that shard.
@@ -333,84 +322,6 @@ where
         self.change(self.place(key), key, now, change)
     }
 
-    /// Calls `change` with the entry of `key`, dead or alive, under its shard's lock. Its deadline may only
-    /// move away. Where there is none, gives back what [`put_fresh`](Store::put_fresh) needs.
-    #[inline(always)]
-    pub(crate) fn change_any<Q, R>(
-        &self,
-        Place { hash, index }: Place,
-        key: &Q,
-        change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Result<R, Vacant<'_, K, V>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut table = self.map.shards()[index].write();
-        match window::find(&mut table, hash, |k| k.borrow() == key) {
-            // What is known of its zone stays true.
-            Some((_, entry)) => Ok(change(entry)),
-            None => Err(Vacant { table, hash, index }),
-        }
-    }
-
-    /// Puts the entry that `fresh` makes where none is, unless the store is full.
-    pub(crate) fn put_fresh<R>(
-        &self,
-        Vacant { mut table, hash, index }: Vacant<'_, K, V>,
-        key: impl FnOnce() -> K,
-        fresh: impl FnOnce() -> (Entry<V>, R),
-    ) -> Option<R> {
-        if self.is_full() {
-            return None;
-        }
-        // Owned before room is taken: a clone that panics then changes nothing.
-        let key = key();
-        if !self.take_room() {
-            drop(table);
-            return None;
-        }
-        let (entry, made) = fresh();
-        self.insert(&mut table, hash, index, key, entry);
-        Some(made)
-    }
-
-    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock.
-    pub(crate) fn inspect<Q, R>(
-        &self,
-        Place { hash, index }: Place,
-        key: &Q,
-        look: impl FnOnce(Option<&Entry<V>>) -> R,
-    ) -> R
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let table = self.map.shards()[index].read();
-        look(table.get(hash, |(k, _)| k.borrow() == key).map(|(_, entry)| entry.get()))
-    }
-
-    /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.
-    pub(crate) fn change_where(
-        &self,
-        Place { hash, index }: Place,
-        is_it: impl Fn(&V) -> bool,
-        change: impl FnOnce(&mut V),
-    ) {
-        let mut table = self.map.shards()[index].write();
-        if let Some((_, entry)) =
-            window::find_where(&mut table, hash, |_, entry| is_it(&entry.value))
-        {
-            change(&mut entry.value);
-        }
-    }
-
-    /// Whether there is no room for another key.
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.keys.load(Relaxed) >= self.max_keys
-    }
-
     /// Takes the live value out. A dead one is expired on the way.
     pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
     where
@@ -505,19 +416,6 @@ where
             });
         }
         live
-    }
-
-    #[inline]
-    fn take_room(&self) -> bool {
-        let below = |keys| (keys < self.max_keys).then_some(keys + 1);
-        self.max_keys == usize::MAX || self.keys.fetch_update(Relaxed, Relaxed, below).is_ok()
-    }
-
-    #[inline]
-    fn give_room(&self, keys: usize) {
-        if self.max_keys != usize::MAX {
-            self.keys.fetch_sub(keys, Relaxed);
-        }
     }
 
     #[inline]
