@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use tokio::task::{JoinError, coop::consume_budget, spawn_blocking};
+use tokio::task::{JoinError, consume_budget, spawn_blocking};
 
 use super::{Error, protocol::Protocol};
 
