@@ -1,5 +1,7 @@
 //! What the doc comments of the rate limiter promise, one by one: limits and builders, checks, statistics.
 
+#[path = "common/limits.rs"]
+mod limits;
 #[path = "common/log.rs"]
 mod log;
 
@@ -16,30 +18,12 @@ use fleeting::{
     Window,
 };
 use futures_util::FutureExt;
+use limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
 use log::Log;
 use tokio::time::{Instant, advance, sleep};
 use tracing::Level;
 
-const NANOSECOND: Duration = Duration::from_nanos(1);
-const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
-const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
-
-fn limiter(limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().limit(limit).build()
-}
-
-fn limiter_of(window: Window, limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().window(window).limit(limit).build()
-}
-
-async fn take(limiter: &RateLimiter<String>, key: &str, times: u32) {
-    for _ in 0..times {
-        limiter.check(key).await.expect("there is room");
-    }
-}
 
 // Limits and builders.
 

@@ -1,29 +1,13 @@
 //! What a key of a rate limiter has in use: peeks, resets, refunds, and plans.
 
+#[path = "common/limits.rs"]
+mod limits;
+
 use std::time::Duration;
 
 use fleeting::{Limit, LimiterStats, RateLimiter, Standing, Window};
+use limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
 use tokio::time::{advance, sleep};
-
-const NANOSECOND: Duration = Duration::from_nanos(1);
-const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
-
-fn limiter(limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().limit(limit).build()
-}
-
-fn limiter_of(window: Window, limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().window(window).limit(limit).build()
-}
-
-async fn take(limiter: &RateLimiter<String>, key: &str, times: u32) {
-    for _ in 0..times {
-        limiter.check(key).await.expect("there is room");
-    }
-}
 
 // Peeks, resets, refunds.
 

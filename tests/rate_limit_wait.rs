@@ -1,5 +1,8 @@
 //! Who waits for a rate limiter, in which order, and that nobody is starved by who checks.
 
+#[path = "common/limits.rs"]
+mod limits;
+
 use std::{
     sync::{
         Arc, Mutex,
@@ -9,30 +12,11 @@ use std::{
 };
 
 use fleeting::{Limit, RateLimiter, Window};
+use limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
 use tokio::{
     task::{JoinHandle, yield_now},
     time::{Instant, sleep, timeout},
 };
-
-const NANOSECOND: Duration = Duration::from_nanos(1);
-const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
-
-fn limiter(limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().limit(limit).build()
-}
-
-fn limiter_of(window: Window, limit: Limit) -> RateLimiter<String> {
-    RateLimiter::builder().window(window).limit(limit).build()
-}
-
-async fn take(limiter: &RateLimiter<String>, key: &str, times: u32) {
-    for _ in 0..times {
-        limiter.check(key).await.expect("there is room");
-    }
-}
 
 // Waiting.
 
