@@ -3,12 +3,7 @@
 #[path = "common/redis.rs"]
 mod servers;
 
-use std::{
-    cell::RefCell,
-    collections::BTreeSet,
-    sync::{Arc, Mutex, Weak},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
 
 use fleeting::{Lagged, Ttl, When};
 use futures_util::{Stream, StreamExt};
@@ -522,14 +517,8 @@ async fn client() -> fleeting::redis::Client {
     thread_local! {
         static HELD: RefCell<Option<Arc<Server>>> = const { RefCell::new(None) };
     }
-    static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 
-    let server = {
-        let mut shared = SHARED.lock().unwrap();
-        let server = shared.upgrade().unwrap_or_else(|| Arc::new(Server::start()));
-        *shared = Arc::downgrade(&server);
-        server
-    };
+    let server = Server::shared();
     let url = server.url();
     HELD.set(Some(server));
     fleeting::redis::Client::connect(url).await.unwrap()

@@ -270,7 +270,7 @@ suite! {
     mod setup {
         use std::{
             sync::{
-                Arc, Mutex, Weak,
+                Arc,
                 atomic::{AtomicU32, Ordering::Relaxed},
             },
             time::{Duration, SystemTime},
@@ -286,16 +286,8 @@ suite! {
 
         /// A name of its own, on a server that all who run at once share.
         pub(super) async fn make(ttl: Duration) -> (Set, Guard) {
-            static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
             static NAMES: AtomicU32 = AtomicU32::new(0);
-            let server = {
-                let mut shared = SERVER.lock().unwrap();
-                shared.upgrade().unwrap_or_else(|| {
-                    let server = Arc::new(Server::start());
-                    *shared = Arc::downgrade(&server);
-                    server
-                })
-            };
+            let server = Server::shared();
             let client = redis::Client::connect(server.url()).await.unwrap();
             let name = format!("set-{}", NAMES.fetch_add(1, Relaxed));
             (Set::new(&client, name, ttl).unwrap(), server)

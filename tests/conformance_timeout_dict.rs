@@ -469,7 +469,7 @@ suite! {
     tokio::test,
     mod setup {
         use std::sync::{
-            Arc, Mutex, Weak,
+            Arc,
             atomic::{AtomicU32, Ordering::Relaxed},
         };
 
@@ -483,16 +483,8 @@ suite! {
 
         /// A name of its own, on a server that all who run at once share.
         pub(super) async fn make() -> (Dict, Guard) {
-            static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
             static NAMES: AtomicU32 = AtomicU32::new(0);
-            let server = {
-                let mut shared = SERVER.lock().unwrap();
-                shared.upgrade().unwrap_or_else(|| {
-                    let server = Arc::new(Server::start());
-                    *shared = Arc::downgrade(&server);
-                    server
-                })
-            };
+            let server = Server::shared();
             let client = redis::Client::connect(server.url()).await.unwrap();
             let name = format!("dict-{}", NAMES.fetch_add(1, Relaxed));
             (Dict::new(&client, name).unwrap(), server)

@@ -8,7 +8,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -35,6 +35,17 @@ impl Server {
     /// Keeps nothing on disk.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
+    }
+
+    /// The one that all tests of a file share, for as long as any of them holds it.
+    pub(crate) fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().expect("a server that doesn't start has ended a test");
+        shared.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Self::start());
+            *shared = Arc::downgrade(&server);
+            server
+        })
     }
 
     /// Writes each change to disk before it answers, so that [`restart`](Server::restart) loses none.
