@@ -82,65 +82,73 @@ struct Bench {
     rounds: usize,
 }
 
-impl Bench {
-    fn simple(&mut self, title: &str, folder: &Path) -> String {
-        let path = folder.join("simple");
-        let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
+/// What is measured of both kinds of queues, which are two types with the same calls.
+macro_rules! rounds {
+    ($bench:ident, $kind:literal, $path:ident, $queue:ident, $new:expr, $is_whole:expr) => {{
         let mut figures = [const { Vec::new() }; 9];
-        for _ in 0..self.rounds {
-            figures[0].push(self.python.seconds("simple add", &path));
-            figures[1].push(self.python.seconds("simple take", &path));
-            self.time(&mut figures[2], async || {
+        for _ in 0..$bench.rounds {
+            figures[0].push($bench.python.seconds(concat!($kind, " add"), &$path));
+            figures[1].push($bench.python.seconds(concat!($kind, " take"), &$path));
+            $bench.time(&mut figures[2], async || {
                 for _ in 0..COUNT {
-                    queue.add(BODY).await.expect("room");
+                    $queue.add($new()).await.expect("room");
                 }
             });
-            self.time(&mut figures[3], async || {
-                let mut names = queue.names();
+            $bench.time(&mut figures[3], async || {
+                let mut names = $queue.names();
                 while let Some(name) = names.next().await {
                     let name = name.expect("a name");
-                    assert!(queue.lock(&name).await.expect("a lock"));
-                    assert_eq!(queue.get(&name).await.expect("a body").len(), BODY.len());
-                    queue.remove(&name).await.expect("it is locked");
+                    assert!($queue.lock(&name).await.expect("a lock"));
+                    assert!($is_whole(&$queue.get(&name).await.expect("it is locked")));
+                    $queue.remove(&name).await.expect("it is locked");
                 }
             });
-            self.time(&mut figures[4], async || {
+            $bench.time(&mut figures[4], async || {
                 for _ in 0..COUNT / 1_000 {
-                    queue.add_many([BODY; 1_000]).await.expect("room");
+                    $queue.add_many((0..1_000).map(|_| $new())).await.expect("room");
                 }
             });
-            self.time(&mut figures[5], async || {
-                let mut names = queue.names();
+            $bench.time(&mut figures[5], async || {
+                let mut names = $queue.names();
                 while let Some(name) = names.next().await {
-                    let body = queue.dequeue(&name.expect("a name")).await.expect("a lock");
-                    assert_eq!(body.expect("it is there").len(), BODY.len());
+                    let taken = $queue.dequeue(&name.expect("a name")).await.expect("a lock");
+                    assert!($is_whole(&taken.expect("it is there")));
                 }
             });
-            self.time(&mut figures[6], async || {
+            $bench.time(&mut figures[6], async || {
                 // Eight calls at a time, as from the tasks of a server.
                 stream::iter(0..COUNT)
-                    .map(|_| queue.add(BODY))
+                    .map(|_| $queue.add($new()))
                     .buffer_unordered(8)
                     .try_for_each(async |_| Ok(()))
                     .await
                     .expect("room");
             });
-            self.time(&mut figures[7], async || {
-                let mut locks = queue.locked();
+            $bench.time(&mut figures[7], async || {
+                let mut locks = $queue.locked();
                 while let Some(lock) = locks.next().await {
                     let lock = lock.expect("a lock");
-                    assert_eq!(lock.value().len(), BODY.len());
+                    assert!($is_whole(lock.value()));
                     lock.ack().await.expect("it is locked");
                 }
             });
-            self.time(&mut figures[4], async || {
+            $bench.time(&mut figures[4], async || {
                 for _ in 0..COUNT / 1_000 {
-                    queue.add_many([BODY; 1_000]).await.expect("room");
+                    $queue.add_many((0..1_000).map(|_| $new())).await.expect("room");
                 }
             });
-            self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
+            $bench.time(&mut figures[8], async || take_chunks($queue.locked()).await);
         }
-        table(title, figures)
+        figures
+    }};
+}
+
+impl Bench {
+    fn simple(&mut self, title: &str, folder: &Path) -> String {
+        let path = folder.join("simple");
+        let queue = self.runtime.block_on(QueueSimple::open(&path)).expect("a queue");
+        let is_whole = |body: &[u8]| body.len() == BODY.len();
+        table(title, rounds!(self, "simple", path, queue, || BODY, is_whole))
     }
 
     fn normal(&mut self, title: &str, folder: &Path) -> String {
@@ -150,60 +158,8 @@ impl Bench {
         let queue = self.runtime.block_on(queue).expect("a queue");
         let text = str::from_utf8(&BODY).expect("text");
         let element = || Element::new().with("body", text);
-        let mut figures = [const { Vec::new() }; 9];
-        for _ in 0..self.rounds {
-            figures[0].push(self.python.seconds("normal add", &path));
-            figures[1].push(self.python.seconds("normal take", &path));
-            self.time(&mut figures[2], async || {
-                for _ in 0..COUNT {
-                    queue.add(element()).await.expect("room");
-                }
-            });
-            self.time(&mut figures[3], async || {
-                let mut names = queue.names();
-                while let Some(name) = names.next().await {
-                    let name = name.expect("a name");
-                    assert!(queue.lock(&name).await.expect("a lock"));
-                    assert!(queue.get(&name).await.expect("an element").string("body").is_some());
-                    queue.remove(&name).await.expect("it is locked");
-                }
-            });
-            self.time(&mut figures[4], async || {
-                for _ in 0..COUNT / 1_000 {
-                    queue.add_many((0..1_000).map(|_| element())).await.expect("room");
-                }
-            });
-            self.time(&mut figures[5], async || {
-                let mut names = queue.names();
-                while let Some(name) = names.next().await {
-                    let element = queue.dequeue(&name.expect("a name")).await.expect("a lock");
-                    assert!(element.expect("it is there").string("body").is_some());
-                }
-            });
-            self.time(&mut figures[6], async || {
-                stream::iter(0..COUNT)
-                    .map(|_| queue.add(element()))
-                    .buffer_unordered(8)
-                    .try_for_each(async |_| Ok(()))
-                    .await
-                    .expect("room");
-            });
-            self.time(&mut figures[7], async || {
-                let mut locks = queue.locked();
-                while let Some(lock) = locks.next().await {
-                    let lock = lock.expect("a lock");
-                    assert!(lock.value().string("body").is_some());
-                    lock.ack().await.expect("it is locked");
-                }
-            });
-            self.time(&mut figures[4], async || {
-                for _ in 0..COUNT / 1_000 {
-                    queue.add_many((0..1_000).map(|_| element())).await.expect("room");
-                }
-            });
-            self.time(&mut figures[8], async || take_chunks(queue.locked()).await);
-        }
-        table(title, figures)
+        let is_whole = |element: &Element| element.string("body").is_some();
+        table(title, rounds!(self, "normal", path, queue, element, is_whole))
     }
 
     fn counts(&mut self) -> String {
