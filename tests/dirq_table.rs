@@ -2,13 +2,15 @@
 //!
 //! `PROPTEST_CASES` sets how many cases of each (500 by default), `FLEETING_SEED` which.
 
+#[path = "common/model.rs"]
+mod common;
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use fleeting::dirq::{Element, Error, Name, Queue, Schema, Value};
 use proptest::{
     collection::{btree_map, vec},
     prelude::*,
-    test_runner::RngSeed,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -16,15 +18,7 @@ use tokio::runtime::Runtime;
 type Table = BTreeMap<String, String>;
 
 fn config() -> ProptestConfig {
-    let seed = std::env::var("FLEETING_SEED").ok();
-    let seed = seed.map_or(7, |seed| seed.parse().expect("FLEETING_SEED is a number"));
-    println!("FLEETING_SEED={seed}");
-    ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(500, |cases| cases.parse().unwrap()),
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
+    common::config(500, 7)
 }
 
 /// A queue of one table, one text and one field of bytes, of which only the table is mandatory.
