@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests that reach the crate's only `unsafe` (src/store/window.rs), on Linux x86_64, under
+# The tests that reach the crate's only `unsafe` (src/engine/store/window.rs), on Linux x86_64, under
 #   1. AddressSanitizer and LeakSanitizer, on nightly: a bad access, or memory that nothing points to at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of what was never written
 # It takes no arguments, and about 2 minutes from nothing (in target/asan). What it sets:

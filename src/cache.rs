@@ -1,10 +1,15 @@
+//! The cache: a handle that reads the clock once a call, and flushes the journal after it.
+//!
+//! All state is below, in the engine. The verbs on values are in this file; deadlines, streams, sweeping, statistics
+//! and the end each have one of their own.
+
 mod builder;
 mod deadlines;
 mod iter;
+mod shutdown;
 mod stats;
 mod streams;
 mod sweeping;
-mod ttl;
 
 use std::{
     borrow::Borrow,
@@ -18,23 +23,19 @@ use std::{
 
 use tokio::task::consume_budget;
 
-pub(crate) use self::builder::{MAX_SHARDS, default_shards};
 pub use self::{
     builder::Builder,
     iter::{Iter, Keys, Values},
     stats::Stats,
-    ttl::{Ttl, When},
 };
-use crate::{
+use crate::engine::{
     clock::{Deadline, Now},
+    coop,
     event::Cause,
-    shared::Shared,
+    hasher::DefaultHasher,
+    state::SharedState,
     store::Entry,
-    turn::{TURN_EVERY, poll_budget, take_turn},
 };
-
-/// What hashes keys by default: foldhash, seeded anew for each cache.
-pub type DefaultHasher = foldhash::fast::RandomState;
 
 /// How many entries `Debug` shows.
 const DEBUG_ENTRIES: usize = 32;
@@ -87,7 +88,7 @@ const DEBUG_ENTRIES: usize = 32;
 /// # }
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
-    shared: Arc<Shared<K, V, S>>,
+    shared: Arc<SharedState<K, V, S>>,
     time_to_live: Option<Duration>,
 }
 
@@ -148,7 +149,9 @@ where
             let store = &self.shared.store;
             let place = store.place(key);
             // The count of reads says whose turn it is: one counter does for both.
-            if store.count_read(place).is_multiple_of(TURN_EVERY) && poll_budget(cx).is_pending() {
+            if store.count_read(place).is_multiple_of(coop::PROCEED_EVERY)
+                && coop::poll_proceed(cx).is_pending()
+            {
                 store.uncount_read(place);
                 return Poll::Pending;
             }
@@ -170,7 +173,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let value = self.shared.store.get_ex(key, &now, |_| now.after(ttl));
         self.shared.publisher.flush();
@@ -198,7 +201,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let value = self.shared.store.get_ex(key, &now, |value| now.after(ttl(value)));
         self.shared.publisher.flush();
@@ -212,7 +215,7 @@ where
     #[doc(alias = "SET")]
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
-        take_turn().await;
+        coop::proceed().await;
         match self.time_to_live {
             Some(ttl) => {
                 let now = self.shared.clock.now();
@@ -236,7 +239,7 @@ where
         ttl: Duration,
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
-            take_turn().await;
+            coop::proceed().await;
             let now = self.shared.clock.now();
             self.put(key, value, &now, |_| now.after(ttl))
         }
@@ -247,7 +250,7 @@ where
     /// Without a `ttl` it gets the default one, as from [`set`](Cache::set).
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let ttl = ttl.or(self.time_to_live);
         let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
@@ -262,7 +265,7 @@ where
     /// Where no live value is, this is [`set`](Cache::set).
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
         self.put(key, value, &now, |kept| kept.unwrap_or(fresh))
@@ -275,7 +278,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let value = self.shared.store.remove(key, &self.shared.clock, Cause::Removed);
         self.shared.publisher.flush();
         value
@@ -288,7 +291,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let deadline = self.shared.store.deadline(key, &self.shared.clock);
         self.shared.publisher.flush();
         deadline.is_some()
@@ -315,7 +318,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         self.change(key, &self.shared.clock, |entry| change(&mut entry.value))
     }
 

@@ -48,30 +48,18 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod cache;
-mod clock;
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub mod dirq;
-mod event;
-mod expiring_set;
-#[cfg(all(test, shuttle))]
-mod interleavings;
-mod ordered;
+mod engine;
 mod rate_limit;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub mod redis;
-mod scores;
-mod shared;
-mod sorted_set;
+mod sets;
 #[cfg(all(feature = "dirq", unix))]
 mod spool;
-mod store;
-mod sweeper;
-mod sync;
 mod timeout_dict;
-mod turn;
-mod user;
 
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
@@ -79,17 +67,20 @@ pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, RateLimit, RateLimitLayer, RateLimited,
     TrustedProxies,
 };
-pub use cache::{Builder, Cache, DefaultHasher, Iter, Keys, Stats, Ttl, Values, When};
-pub use event::{Cause, Event, Events, Lagged, LosslessEvents};
-pub use expiring_set::{ExpiringSet, ExpiringSetBuilder, ExpiringSets};
+pub use cache::{Builder, Cache, Iter, Keys, Stats, Values};
+pub use engine::{
+    event::{Cause, Event, Events, Lagged, LosslessEvents},
+    hasher::DefaultHasher,
+    sweeper::{Sweep, SweepReport},
+    ttl::{Ttl, When},
+};
 pub use rate_limit::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
 };
-pub use sorted_set::SortedSet;
+pub use sets::{ExpiringSet, ExpiringSetBuilder, ExpiringSets, SortedSet};
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub use spool::{Spool, SpoolStats};
-pub use sweeper::{Sweep, SweepReport};
 pub use timeout_dict::{Claim, TimeoutDict};
 
 /// The examples of the README are tests.

@@ -41,8 +41,8 @@ pub use self::{
     stats::LimiterStats,
 };
 #[cfg(feature = "axum")]
-use crate::clock::Glance;
-use crate::{cache::DefaultHasher, turn::take_turn};
+use crate::engine::clock::LazyNow;
+use crate::engine::{coop, hasher::DefaultHasher};
 
 /// Limits how much each key may do in any window of time.
 ///
@@ -195,7 +195,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         with!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
     }
 
@@ -205,7 +205,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         with!(&self.0, limiter => limiter.peek(key, None))
     }
 
@@ -215,7 +215,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         with!(&self.0, limiter => limiter.peek(key, Some(limits)))
     }
 
@@ -227,7 +227,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         with!(&self.0, limiter => limiter.reset(key))
     }
 
@@ -310,8 +310,8 @@ impl<K, S> RateLimiter<K, S> {
 
     /// The present, as the limiter sees it.
     #[cfg(feature = "axum")]
-    pub(crate) fn glance(&self) -> Glance<'_> {
-        with!(&self.0, limiter => limiter.glance())
+    pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
+        with!(&self.0, limiter => limiter.lazy_now())
     }
 }
 

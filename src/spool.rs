@@ -31,9 +31,11 @@ use self::{
     target::Target,
 };
 use crate::{
-    Cause, Event,
     dirq::{Error, Schema},
-    user::drop_all,
+    engine::{
+        event::{Cause, Event},
+        panics::drop_all,
+    },
 };
 
 /// How many events are in hand at most, of each run, and written at once.

@@ -25,11 +25,12 @@ use std::{
 
 pub use self::claim::Claim;
 use self::shared::Shared;
-use crate::{
-    cache::{DefaultHasher, Ttl},
+use crate::engine::{
     clock::{Deadline, Tick},
-    turn::take_turn,
-    user::drop_all,
+    coop,
+    hasher::DefaultHasher,
+    panics::drop_all,
+    ttl::Ttl,
 };
 
 /// A map whose entries wait, once their time is over, until somebody takes them.
@@ -144,7 +145,7 @@ where
     /// # }
     /// ```
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Option<V> {
-        take_turn().await;
+        coop::proceed().await;
         let deadline = self.now().after(ttl);
         let hash = self.hasher.hash_one(&key);
         let mut new = Some((key, value));
@@ -159,7 +160,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let deadline = self.now().after(ttl);
         self.set_deadline(key, deadline).is_some()
     }
@@ -171,7 +172,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let old = self.set_deadline(key, Deadline::PERSISTENT);
         old.is_some_and(|old| !old.is_persistent())
     }
@@ -182,7 +183,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let hash = self.hasher.hash_one(key);
         self.shared.with(|entries| entries.get(hash, key).cloned())
     }
@@ -193,7 +194,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let hash = self.hasher.hash_one(key);
         self.shared.with(|entries| entries.get(hash, key).is_some())
     }
@@ -204,7 +205,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
         match self.shared.with(|entries| entries.deadline(hash, key)) {
@@ -219,7 +220,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let hash = self.hasher.hash_one(key);
         self.shared.with(|entries| entries.remove(hash, key)).map(|(_, value)| value)
     }
@@ -229,8 +230,8 @@ where
     /// The dictionary is locked until all are out: choose `max` by how long others may wait for it. A future
     /// that is dropped before its end took nothing.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
-        take_turn().await;
-        let now = self.shared.clock.glance();
+        coop::proceed().await;
+        let now = self.shared.clock.lazy_now();
         let mut taken = Vec::new();
         self.shared.with(|entries| {
             entries.end_leases(&now);
@@ -272,7 +273,7 @@ where
     /// # }
     /// ```
     pub async fn claim_expired(&self, max: usize, lease: Duration) -> Vec<Claim<K, V>> {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.now();
         // Outside of the lock: where a clone panics, what was claimed before is given back.
         let mut claims = Vec::new();
@@ -317,7 +318,7 @@ where
     /// # }
     /// ```
     pub async fn next_expired(&self) -> (K, V) {
-        take_turn().await;
+        coop::proceed().await;
         self.shared
             .next(|entries, now| {
                 entries.end_leases(&now);
@@ -352,7 +353,7 @@ where
     /// # async fn work(_: &u32) -> Result<(), ()> { Ok(()) }
     /// ```
     pub async fn next_claim(&self, lease: Duration) -> Claim<K, V> {
-        take_turn().await;
+        coop::proceed().await;
         let claimed = |entries: &mut entries::Entries<K, V>, now| {
             entries.end_leases(&now);
             let claimed = entries.claim_first(now, lease)?;
@@ -363,7 +364,7 @@ where
 
     /// How many entries there are: due or not, claimed or not.
     pub async fn len(&self) -> usize {
-        take_turn().await;
+        coop::proceed().await;
         self.shared.with(|entries| entries.len())
     }
 
@@ -374,7 +375,7 @@ where
 
     /// Takes all entries out. All claims are void.
     pub async fn clear(&self) {
-        take_turn().await;
+        coop::proceed().await;
         drop_all(self.shared.with(|entries| entries.clear()));
     }
 

@@ -10,7 +10,7 @@ use super::{
     Headers,
     headers::{Field, Policy, policy_name, whole_seconds},
 };
-use crate::{Limit, Limited};
+use crate::rate_limit::{Limit, Limited};
 
 /// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied, and a body that
 /// [`RateLimitLayer`](crate::RateLimitLayer) shows.

@@ -5,9 +5,8 @@ use smallvec::SmallVec;
 
 use super::denial::Denial;
 use crate::{
-    Limit,
-    clock::{Now, Tick},
-    rate_limit::Left,
+    engine::clock::{Now, Tick},
+    rate_limit::{Left, Limit},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

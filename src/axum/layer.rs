@@ -13,7 +13,10 @@ use super::{
     key::{KeyOf, OfRequest},
     limiter::LayerLimiter,
 };
-use crate::{DefaultHasher, Limit, Limited};
+use crate::{
+    engine::hasher::DefaultHasher,
+    rate_limit::{Limit, Limited},
+};
 
 /// A tower layer that limits how many requests of each key pass.
 ///

@@ -8,12 +8,14 @@ use std::{
 use ::axum::response::Response;
 
 use super::key::bounded;
-#[cfg(feature = "redis")]
-use crate::{DefaultHasher, clock::Clock, redis};
 use crate::{
-    Limit, Limited, Permit, RateLimiter,
-    clock::Glance,
-    rate_limit::{Left, PerLimit},
+    engine::clock::LazyNow,
+    rate_limit::{Left, Limit, Limited, PerLimit, Permit, RateLimiter},
+};
+#[cfg(feature = "redis")]
+use crate::{
+    engine::{clock::Clock, hasher::DefaultHasher},
+    redis,
 };
 
 /// What counts for a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or one of feature `redis`.
@@ -63,11 +65,11 @@ impl<K, S> LayerLimiter<K, S> {
     }
 
     /// The present, for what is [`Left`].
-    pub(super) fn glance(&self) -> Glance<'_> {
+    pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         match &self.0 {
-            Kind::Memory(limiter) => limiter.glance(),
+            Kind::Memory(limiter) => limiter.lazy_now(),
             #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => on_redis.clock.glance(),
+            Kind::Redis(on_redis) => on_redis.clock.lazy_now(),
         }
     }
 }

@@ -26,8 +26,8 @@ use super::{
     limiter::LayerPermit,
 };
 use crate::{
-    DefaultHasher, Limit, Limited, RateLimiter,
-    rate_limit::{Left, PerLimit},
+    engine::hasher::DefaultHasher,
+    rate_limit::{Left, Limit, Limited, PerLimit, RateLimiter},
 };
 
 /// A service within a [`RateLimitLayer`](super::RateLimitLayer).
@@ -292,7 +292,7 @@ where
         if self.headers == Headers::None || left.is_empty() {
             return;
         }
-        let now = self.limiter.glance();
+        let now = self.limiter.lazy_now();
         let plan = limits.map(Policy::of);
         let policy = plan.as_ref().unwrap_or(&self.policy);
         let limits = limits.unwrap_or(self.limiter.limits());

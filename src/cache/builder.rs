@@ -1,3 +1,5 @@
+//! How a cache is set up.
+
 use std::{
     fmt,
     hash::{BuildHasher, Hash},
@@ -5,16 +7,15 @@ use std::{
     time::Duration,
 };
 
-use super::{Cache, DefaultHasher};
-use crate::{event::Cause, shared::Shared, store::Store, sweeper::Sweep};
-
-pub(crate) const MAX_SHARDS: usize = 65_536;
-
-/// Four for each core.
-pub(crate) fn default_shards() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (4 * cores).next_power_of_two().clamp(64, MAX_SHARDS)
-}
+use super::Cache;
+use crate::engine::{
+    event::Cause,
+    hasher::DefaultHasher,
+    shards::{checked_shards, default_shards},
+    state::SharedState,
+    store::Store,
+    sweeper::{self, Sweep},
+};
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -66,11 +67,7 @@ impl<K, V, S> Builder<K, V, S> {
     ///
     /// Where `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
-        assert!(
-            (1..=MAX_SHARDS).contains(&shards),
-            "shards must be 1 to {MAX_SHARDS}, got {shards}"
-        );
-        self.shards = shards.next_power_of_two().max(2);
+        self.shards = checked_shards(shards).max(2);
         self
     }
 
@@ -137,7 +134,9 @@ where
     /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
     pub fn build(self) -> Cache<K, V, S> {
         let store = Store::new(self.shards, self.initial_capacity, self.hasher);
-        let shared = Shared::start(store, self.causes, self.event_capacity, self.sweep, self.name);
+        let shared =
+            SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
+        let shared = sweeper::start(shared);
         Cache { shared, time_to_live: self.time_to_live }
     }
 }

@@ -1,3 +1,5 @@
+//! The verbs on the TTL that a value has.
+
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
@@ -6,8 +8,13 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Cache, Ttl, When};
-use crate::{clock::Deadline, event::Cause, turn::take_turn};
+use super::Cache;
+use crate::engine::{
+    clock::Deadline,
+    coop,
+    event::Cause,
+    ttl::{Ttl, When},
+};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -23,7 +30,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let deadline = self.shared.store.deadline(key, &now);
         self.shared.publisher.flush();
@@ -43,7 +50,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         self.change(key, &now, |entry| entry.deadline = now.after(ttl)).is_some()
     }
@@ -55,7 +62,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let now = self.shared.clock.now();
         let new = now.after(ttl);
         let changed = self.change(key, &now, |entry| {
@@ -83,7 +90,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
         self.change(key, &self.shared.clock, |entry| entry.deadline = deadline).is_some()
     }
@@ -94,7 +101,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let changed = self.change(key, &self.shared.clock, |entry| {
             let has_ttl = !entry.deadline.is_persistent();
             entry.deadline = entry.deadline.extended(more);
@@ -110,7 +117,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let changed = self.change(key, &self.shared.clock, |entry| {
             let had_ttl = !entry.deadline.is_persistent();
             entry.deadline = Deadline::PERSISTENT;
@@ -126,7 +133,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let value = self.shared.store.remove(key, &self.shared.clock, Cause::Expired);
         self.shared.publisher.flush();
         value

@@ -1,10 +1,12 @@
+//! Walking through all that lives, a shard at a time.
+
 use std::{
     hash::{BuildHasher, Hash},
     vec::IntoIter,
 };
 
 use super::Cache;
-use crate::clock::{Deadline, Now};
+use crate::engine::clock::{Deadline, Now};
 
 /// The live entries of a cache. Made by [`Cache::iter`].
 pub struct Iter<K, V, S> {

@@ -1,4 +1,9 @@
-use crate::sweeper::SweepReport;
+//! What a cache tells of itself in numbers.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::Cache;
+use crate::engine::sweeper::SweepReport;
 
 /// What a cache has done and holds. Made by [`Cache::stats`](crate::Cache::stats).
 ///
@@ -36,6 +41,32 @@ impl Stats {
         match self.hits + self.misses {
             0 => 0.0,
             reads => self.hits as f64 / reads as f64,
+        }
+    }
+}
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// What the cache has done and holds. O(shards).
+    pub fn stats(&self) -> Stats {
+        let counts = self.shared.store.counts();
+        let sweeps = self.shared.sweeps();
+        Stats {
+            resident: self.len(),
+            hits: counts.hits,
+            misses: counts.misses,
+            expired: counts.expired,
+            removed: counts.removed,
+            replaced: counts.replaced,
+            sweeps: sweeps.count,
+            last_sweep: sweeps.last,
+            swept: sweeps.total,
+            subscribers: self.shared.publisher.subscribers(),
+            overflow: self.shared.publisher.overflow(),
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The streams of a cache, and the callback that is one of their readers.
+
 use std::{
     hash::{BuildHasher, Hash},
     panic::AssertUnwindSafe,
@@ -8,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
 use super::Cache;
-use crate::event::{Cause, Event, Events, LosslessEvents};
+use crate::engine::event::{Cause, Event, Events, LosslessEvents};
 
 /// How many events `on_expired` may be behind before it holds back the sweeper.
 const CALLBACK_CAPACITY: usize = 1_024;

@@ -1,9 +1,9 @@
+//! Sweeping by hand, and pausing the sweeper.
+
 use std::hash::{BuildHasher, Hash};
 
-use tokio::task::consume_budget;
-
-use super::{Cache, Stats};
-use crate::sweeper::{Step, SweepReport, SweepRun};
+use super::Cache;
+use crate::engine::sweeper::{Step, SweepReport, SweepRun};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -35,45 +35,5 @@ where
     /// Lets the sweeper work again, from its next tick.
     pub fn resume_sweeper(&self) {
         self.shared.pause(false);
-    }
-
-    /// What the cache has done and holds. O(shards).
-    pub fn stats(&self) -> Stats {
-        let counts = self.shared.store.counts();
-        let sweeps = self.shared.sweeps();
-        Stats {
-            resident: self.len(),
-            hits: counts.hits,
-            misses: counts.misses,
-            expired: counts.expired,
-            removed: counts.removed,
-            replaced: counts.replaced,
-            sweeps: sweeps.count,
-            last_sweep: sweeps.last,
-            swept: sweeps.total,
-            subscribers: self.shared.publisher.subscribers(),
-            overflow: self.shared.publisher.overflow(),
-        }
-    }
-
-    /// Stops the sweeper, lets what is dead by now leave, and ends the streams after what they hold.
-    ///
-    /// It waits for no subscriber: what goes beyond the capacity of a lossless one waits for it as
-    /// overflow. Afterwards reads and writes still work, without a sweeper and without events.
-    ///
-    /// # Cancel safety
-    ///
-    /// A call that is dropped before it is done may leave the streams open; call it again.
-    pub async fn shutdown(&self) {
-        // Not awaited: its runtime may be at rest. A window that it is at ends under its shard's lock,
-        // for which the look below waits.
-        if let Some(task) = self.shared.take_task() {
-            task.abort();
-        }
-        for shard in 0..self.shared.store.shard_count() {
-            consume_budget().await;
-            self.shared.expire_shard(shard);
-        }
-        self.shared.publisher.close();
     }
 }

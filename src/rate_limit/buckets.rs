@@ -1,5 +1,5 @@
 use super::rule::{Algorithm, Charge, Parts, Rule};
-use crate::clock::{Now, Tick};
+use crate::engine::clock::{Now, Tick};
 
 /// A ring of counters, one for each part of the window and one for the part that the present is in. The
 /// oldest counts in full, so no window of `per` ever holds more than the quota.

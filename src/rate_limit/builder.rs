@@ -6,11 +6,12 @@ use std::{
 };
 
 use super::{Counting, Limit, RateLimiter, Window, limiter::Limiter, rule::Algorithm};
-use crate::{
-    cache::{DefaultHasher, MAX_SHARDS, default_shards},
-    shared::Shared,
+use crate::engine::{
+    hasher::DefaultHasher,
+    shards::{checked_shards, default_shards},
+    state::SharedState,
     store::Store,
-    sweeper::Sweep,
+    sweeper::{self, Sweep},
 };
 
 /// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
@@ -87,11 +88,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///
     /// Where `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
-        assert!(
-            (1..=MAX_SHARDS).contains(&shards),
-            "shards must be 1 to {MAX_SHARDS}, got {shards}"
-        );
-        self.shards = shards.next_power_of_two().max(2);
+        self.shards = checked_shards(shards).max(2);
         self
     }
 
@@ -141,7 +138,7 @@ where
     fn limiter<A: Algorithm>(self) -> Arc<Limiter<K, A, S>> {
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
-        let shared = Shared::start(store, 0, 1, self.sweep, self.name);
+        let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
         Limiter::new(shared, self.window, self.limits, hasher)
     }
 }

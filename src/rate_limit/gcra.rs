@@ -1,5 +1,5 @@
 use super::rule::{Algorithm, Charge, Rule};
-use crate::clock::{Now, Tick};
+use crate::engine::clock::{Now, Tick};
 
 /// The theoretical arrival time: when all that was charged has leaked.
 #[derive(Clone, Copy, Debug, Default)]

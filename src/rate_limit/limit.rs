@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
-use crate::clock::nanoseconds;
+use crate::engine::clock::nanoseconds;
 
 /// A century: longer windows are a mistake.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);

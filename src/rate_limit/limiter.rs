@@ -16,13 +16,13 @@ use super::{
     stats::{Counts, LimiterStats},
     waiting::Waiting,
 };
-use crate::{
-    clock::{Deadline, Glance, Now, Tick},
-    shared::Shared,
-    store::{Cause, Entry, Place, Store, Vacant},
+use crate::engine::{
+    clock::{Deadline, LazyNow, Now, Tick},
+    coop,
+    panics::drop_all,
+    state::SharedState,
+    store::{Cause, Entry, Location, Store, Vacant},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    turn::{TURN_EVERY, poll_budget},
-    user::drop_all,
 };
 
 /// How often it is logged at most that calls are denied, in nanoseconds.
@@ -33,7 +33,7 @@ const LOOK_FOR_ROOM: usize = 512;
 
 /// A limiter of one way to count.
 pub(crate) struct Limiter<K, A, S> {
-    shared: Arc<Shared<K, States<A>, S>>,
+    shared: Arc<SharedState<K, States<A>, S>>,
     window: Window,
     limits: Box<[Limit]>,
     /// The limits as the window counts them.
@@ -58,10 +58,10 @@ pub(crate) struct Limiter<K, A, S> {
 
 /// A check under way.
 struct Ask<'a> {
-    place: Place,
+    place: Location,
     rules: &'a [Rule],
     cost: u32,
-    now: Glance<'a>,
+    now: LazyNow<'a>,
 }
 
 impl<K, A, S> Limiter<K, A, S>
@@ -71,7 +71,7 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     pub(super) fn new(
-        shared: Arc<Shared<K, States<A>, S>>,
+        shared: Arc<SharedState<K, States<A>, S>>,
         window: Window,
         limits: Vec<Limit>,
         hasher: S,
@@ -110,14 +110,14 @@ where
         let place = self.shared.store.place(key);
         // The counts of checks say whose turn it is: they do for both.
         let checks = self.counts[place.shard()].checks() + self.overflow_counts.checks();
-        if checks.is_multiple_of(TURN_EVERY) {
-            ready!(poll_budget(cx));
+        if checks.is_multiple_of(coop::PROCEED_EVERY) {
+            ready!(coop::poll_proceed(cx));
         }
         if cost == 0 || cost > self.least_quota {
-            ready!(poll_budget(cx));
+            ready!(coop::poll_proceed(cx));
             return Poll::Ready(self.uncounted(place, &self.limits, cost));
         }
-        let ask = Ask { place, rules: &self.rules, cost, now: self.shared.clock.glance() };
+        let ask = Ask { place, rules: &self.rules, cost, now: self.shared.clock.lazy_now() };
         Poll::Ready(self.check_by(ask, key, &self.limits, &mut |_, _| {}))
     }
 
@@ -156,7 +156,7 @@ where
     #[cfg(feature = "axum")]
     pub(super) fn left(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Left> {
         let rules = self.rules_of(limits.unwrap_or(&self.limits));
-        let now = self.shared.clock.glance();
+        let now = self.shared.clock.lazy_now();
         self.look(key, |states| states.left(&rules, &now))
     }
 
@@ -167,7 +167,7 @@ where
     {
         let limits = limits.unwrap_or(&self.limits);
         let rules = self.rules_of(limits);
-        let now = self.shared.clock.glance();
+        let now = self.shared.clock.lazy_now();
         let (denied, left) = self
             .look(key, |states| (states.room(&rules, &now, 1).err(), states.left(&rules, &now)));
         let standing = |(left, limit): (&Left, &Limit)| Standing {
@@ -187,7 +187,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let now = self.shared.clock.glance();
+        let now = self.shared.clock.lazy_now();
         let denied = self.look(key, |states| states.room(&self.rules, &now, 1).err());
         let denied = denied.unwrap_or_else(|| Denied { limit: 0, ready: now.tick() });
         self.limited_by(denied, &self.limits, 1)
@@ -233,7 +233,7 @@ where
         if cost == 0 || cost > least_quota(limits) {
             return self.uncounted(place, limits, cost);
         }
-        let ask = Ask { place, rules, cost, now: self.shared.clock.glance() };
+        let ask = Ask { place, rules, cost, now: self.shared.clock.lazy_now() };
         self.check_by(ask, key, limits, look)
     }
 
@@ -353,7 +353,7 @@ where
     /// Lets some keys leave that are idle and not yet swept; tells whether there were any. It looks at so
     /// few that a flood of new keys can't make it costly.
     #[cold]
-    fn make_room(&self, place: Place) -> bool {
+    fn make_room(&self, place: Location) -> bool {
         let store = &self.shared.store;
         let now = self.shared.clock.now();
         let mut idle = Vec::new();
@@ -389,7 +389,7 @@ where
 
     /// What costs nothing, or more than a quota.
     #[cold]
-    fn uncounted(&self, place: Place, limits: &[Limit], cost: u32) -> Result<Permit, Limited> {
+    fn uncounted(&self, place: Location, limits: &[Limit], cost: u32) -> Result<Permit, Limited> {
         match limits.iter().find(|limit| limit.quota() < cost) {
             Some(limit) => Err(Limited { limit: limit.clone(), cost, ready: None }),
             None => Ok(Permit {
@@ -404,7 +404,7 @@ where
 
     #[inline]
     fn limited_by(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
-        let ready = Some(self.shared.clock.moment(denied.ready));
+        let ready = Some(self.shared.clock.lazy_instant(denied.ready));
         Limited { limit: limits[denied.limit].clone(), cost, ready }
     }
 
@@ -414,7 +414,7 @@ where
 
     /// Writes that calls are denied, at most once in [`LOG_EVERY`].
     #[inline]
-    fn log_denial(&self, limit: &Limit, now: &Glance<'_>) {
+    fn log_denial(&self, limit: &Limit, now: &LazyNow<'_>) {
         let now = now.at_least();
         let silent_until = self.silent_until.load(Relaxed);
         if now.nanoseconds() < silent_until {
@@ -440,8 +440,8 @@ impl<K, A, S> Limiter<K, A, S> {
     }
 
     #[cfg(feature = "axum")]
-    pub(super) fn glance(&self) -> Glance<'_> {
-        self.shared.clock.glance()
+    pub(super) fn lazy_now(&self) -> LazyNow<'_> {
+        self.shared.clock.lazy_now()
     }
 }
 
@@ -452,7 +452,7 @@ where
     S: BuildHasher + Clone + Send + Sync,
 {
     fn refund(&self, permit: &Permit) {
-        let now = self.shared.clock.glance();
+        let now = self.shared.clock.lazy_now();
         let refund = |states: &mut States<A>| {
             states.refund(&permit.charges, &now);
             self.refunds.fetch_add(1, Relaxed);

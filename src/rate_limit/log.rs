@@ -3,7 +3,7 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::rule::{Algorithm, Charge, Parts, Rule};
-use crate::clock::{Now, Tick};
+use crate::engine::clock::{Now, Tick};
 
 /// The times of the calls that passed. A call counts for `per` from its time on, so the window is
 /// `(now - per, now]`.

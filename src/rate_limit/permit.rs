@@ -12,7 +12,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{Limit, per_limit::PerLimit, rule::Charge};
-use crate::{clock::Moment, turn::take_turn};
+use crate::engine::{clock::LazyInstant, coop};
 
 /// Leave to go on, charged to a key. Dropping it changes nothing: it was used.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Limited {
     /// Which had no room.
     pub(crate) limit: Limit,
     pub(crate) cost: u32,
-    pub(crate) ready: Option<Moment>,
+    pub(crate) ready: Option<LazyInstant>,
 }
 
 impl Permit {
@@ -66,7 +66,7 @@ impl Permit {
     ///
     /// Cancel safe: a call that is dropped before its end took nothing back.
     pub async fn refund(self) {
-        take_turn().await;
+        coop::proceed().await;
         self.refund_now();
     }
 
@@ -130,7 +130,7 @@ impl Limited {
     /// When the call would pass, unless others are charged until then. `None` where it costs more than
     /// the quota and never will.
     pub fn ready_at(&self) -> Option<Instant> {
-        self.ready.map(Moment::instant)
+        self.ready.map(LazyInstant::instant)
     }
 
     /// The limit that had no room for the call; of several, the one that it takes longest to wait for.

@@ -1,5 +1,5 @@
 use super::{Limit, Window};
-use crate::clock::{Now, Tick};
+use crate::engine::clock::{Now, Tick};
 
 /// A limit in the numbers that its window counts with.
 #[derive(Clone, Copy, Debug)]

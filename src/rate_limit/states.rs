@@ -2,7 +2,7 @@ use super::{
     per_limit::PerLimit,
     rule::{Algorithm, Charge, Left, Rule},
 };
-use crate::clock::{Glance, Tick};
+use crate::engine::clock::{LazyNow, Tick};
 
 /// What one key has in use.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ impl<A: Algorithm> States<A> {
     pub(super) fn charge(
         &mut self,
         rules: &[Rule],
-        now: &Glance<'_>,
+        now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Charged, Denied> {
         match (&mut self.each, rules) {
@@ -58,7 +58,7 @@ impl<A: Algorithm> States<A> {
     fn charge_all(
         &mut self,
         rules: &[Rule],
-        now: &Glance<'_>,
+        now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Charged, Denied> {
         self.make_place(rules.len());
@@ -73,7 +73,7 @@ impl<A: Algorithm> States<A> {
     }
 
     /// Whether `cost` more may pass.
-    pub(super) fn room(&self, rules: &[Rule], now: &Glance<'_>, cost: u32) -> Result<(), Denied> {
+    pub(super) fn room(&self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) -> Result<(), Denied> {
         let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
             state.ready(rule, now, cost).map(|ready| Denied { limit, ready })
         });
@@ -82,14 +82,14 @@ impl<A: Algorithm> States<A> {
         longest.map_or(Ok(()), Err)
     }
 
-    pub(super) fn refund(&mut self, charges: &[Charge], now: &Glance<'_>) {
+    pub(super) fn refund(&mut self, charges: &[Charge], now: &LazyNow<'_>) {
         for (state, charge) in self.each.iter_mut().zip(charges) {
             state.refund(*charge, now);
         }
     }
 
     #[inline]
-    pub(super) fn left(&self, rules: &[Rule], now: &Glance<'_>) -> PerLimit<Left> {
+    pub(super) fn left(&self, rules: &[Rule], now: &LazyNow<'_>) -> PerLimit<Left> {
         let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
         let all = |rule: &Rule| Left { remaining: rule.quota, more_at: None };
         let left = |(rule, state): (&Rule, Option<&A>)| {

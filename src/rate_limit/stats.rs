@@ -1,4 +1,4 @@
-use crate::{
+use crate::engine::{
     store::bump,
     sync::atomic::{
         AtomicU64,

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Limited, Permit, limiter::Limiter, rule::Algorithm};
-use crate::turn::take_turn;
+use crate::engine::coop;
 
 /// So many queues are not worth giving back.
 const SMALL: usize = 64;
@@ -74,7 +74,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        take_turn().await;
+        coop::proceed().await;
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
         let waiter = self.waiting.join(key.to_owned());
         let turn = waiter.queue.lock();

@@ -21,7 +21,7 @@ use self::{
     store::{Life, Store},
 };
 use super::{Client, Error, codec::encode_key};
-use crate::cache::{Ttl, When};
+use crate::engine::ttl::{Ttl, When};
 
 /// A map of values that know when to leave, on a server that many processes share.
 ///

@@ -2,7 +2,7 @@ use std::error::Error as StdError;
 
 use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
 
-use crate::Limited;
+use crate::rate_limit::Limited;
 
 /// What can go wrong between a verb and its server.
 ///

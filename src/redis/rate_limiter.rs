@@ -26,9 +26,9 @@ pub use self::{
     permit::Permit,
 };
 use super::{Client, Error};
-use crate::{Limit, State};
+use crate::rate_limit::{Limit, State};
 #[cfg(feature = "axum")]
-use crate::{Limited, Standing, rate_limit::PerLimit};
+use crate::rate_limit::{Limited, PerLimit, Standing};
 
 /// Limits how much each key may do in any window of time, over all processes that use its name.
 ///

@@ -33,7 +33,7 @@ use super::{
     codec::{decode_key, encode_key},
     script::Call,
 };
-use crate::cache::Ttl;
+use crate::engine::ttl::Ttl;
 
 const ASK_EVERY: Duration = Duration::from_secs(1);
 

@@ -8,8 +8,8 @@ use serde::{Serialize, ser::Error as _};
 use tokio::time::Instant;
 
 use crate::{
-    Event,
     dirq::{Element, Schema},
+    engine::event::Event,
 };
 
 /// An event in the words of the queue.

@@ -1,7 +1,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{entries::Claimed, shared::Shared};
-use crate::{clock::Deadline, turn::take_turn};
+use crate::engine::{clock::Deadline, coop};
 
 /// An entry that is due, lent until the end of a lease. Made by
 /// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
@@ -44,7 +44,7 @@ impl<K, V> Claim<K, V> {
     ///
     /// A call that is dropped before its end drops the claim: the entry is given back.
     pub async fn ack(mut self) -> bool {
-        take_turn().await;
+        coop::proceed().await;
         self.ack_now()
     }
 
@@ -55,7 +55,7 @@ impl<K, V> Claim<K, V> {
     ///
     /// Cancel safe: a call that is dropped before its end extended nothing.
     pub async fn extend(&self, lease: Duration) -> bool {
-        take_turn().await;
+        coop::proceed().await;
         self.extend_to(self.shared.clock.now().after(lease))
     }
 

@@ -17,7 +17,7 @@ use super::{
     piles::{Item, Piles},
     slots::Slots,
 };
-use crate::clock::{Deadline, Now, Tick};
+use crate::engine::clock::{Deadline, Now, Tick};
 
 /// As many entries' memory is kept when none is left.
 const KEPT: usize = 1_024;

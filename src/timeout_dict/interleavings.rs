@@ -1,5 +1,5 @@
 //! The orders in which threads may meet over the entries of a timeout dictionary; see
-//! `crate::interleavings`.
+//! `crate::engine::interleavings`.
 
 use std::{
     pin::pin,
@@ -11,7 +11,7 @@ use std::{
 use shuttle::{future::block_on, rand::Rng, thread};
 
 use super::{Claim, entries::Entries, shared::Shared};
-use crate::clock::{Deadline, Tick};
+use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;
 

@@ -11,7 +11,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::index::At;
-use crate::clock::Deadline;
+use crate::engine::clock::Deadline;
 
 /// Items of a pile.
 const FULL: usize = 128;
@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::engine::clock::Clock;
 
     #[derive(Clone, Debug)]
     enum Op {

@@ -3,7 +3,7 @@ use std::sync::PoisonError;
 use tokio::{sync::Notify, time::timeout_at};
 
 use super::entries::Entries;
-use crate::{
+use crate::engine::{
     clock::{Clock, Tick},
     sync::Mutex,
 };

@@ -24,7 +24,7 @@ use super::{
     group::{self, Item, Note, Place},
     store::Store,
 };
-use crate::event::{Event, Lagged};
+use crate::engine::event::{Event, Lagged};
 
 /// What expires, told to all who listen. Made by [`Cache::events`].
 ///

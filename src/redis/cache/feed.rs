@@ -18,7 +18,7 @@ use super::{
     shared::{Counts, Moment, Reader, Shared, Told},
     store::Store,
 };
-use crate::event::Event;
+use crate::engine::event::Event;
 
 /// How many events are read of a shard at once.
 const BATCH: usize = 64;

@@ -19,7 +19,7 @@ use super::{
     super::{Error, names::SHARDS, script::Call},
     shared::{Counts, Moment, Reader, Shared, Told},
 };
-use crate::event::Event;
+use crate::engine::event::Event;
 
 /// How many events wait in this process for their subscriber, at most.
 const CAPACITY: usize = 1_024;

@@ -16,7 +16,7 @@ use super::{
     feed::Ring,
     store::Store,
 };
-use crate::event::{Cause, Event};
+use crate::engine::event::{Cause, Event};
 
 /// What the handles of a cache in one process share.
 pub(super) struct Shared<K, V> {

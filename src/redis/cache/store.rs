@@ -13,7 +13,7 @@ use super::super::{
     names::{Names, SHARDS, shard},
     script::{Call, Script},
 };
-use crate::cache::When;
+use crate::engine::ttl::When;
 
 /// Beyond it a TTL is for ever: the server's scripts count exactly up to twice as much.
 const LONGEST: u128 = 1 << 52;

@@ -8,7 +8,10 @@ use super::{
     shared::{Policy, Shared},
     verdict::Rule,
 };
-use crate::{DefaultHasher, Limit, Window, rate_limit::Waiting};
+use crate::{
+    engine::hasher::DefaultHasher,
+    rate_limit::{Limit, Waiting, Window},
+};
 
 /// What a [`RateLimiter`] decides while its server fails: it is away, does not answer in time, or refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

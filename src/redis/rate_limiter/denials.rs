@@ -7,11 +7,14 @@ use tokio::time::Instant;
 
 use super::verdict::Left;
 use crate::{
-    DefaultHasher, Limit, Limited, Sweep,
-    cache::default_shards,
-    rate_limit::PerLimit,
-    shared::Shared,
-    store::{Cause, Entry, Place, Store},
+    engine::{
+        hasher::DefaultHasher,
+        shards::default_shards,
+        state::SharedState,
+        store::{Cause, Entry, Location, Store},
+        sweeper::{self, Sweep},
+    },
+    rate_limit::{Limit, Limited, PerLimit},
 };
 
 /// Denials of so many costs and plans are kept for one subject.
@@ -27,7 +30,7 @@ const STRIPES: usize = 64;
 /// 2. It ends when this process charges its subject, since it has to wait longer then, or takes something
 ///    back. A denial that was on its way while something was taken back is not kept.
 pub(super) struct Denials {
-    shared: Arc<Shared<Vec<u8>, Known, DefaultHasher>>,
+    shared: Arc<SharedState<Vec<u8>, Known, DefaultHasher>>,
     /// How often something ended.
     changes: [AtomicU64; STRIPES],
 }
@@ -49,7 +52,7 @@ pub(super) struct Denial {
 /// A place for a subject's denials, as of before the server was asked.
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
-    place: Place,
+    place: Location,
     changes: u64,
 }
 
@@ -62,7 +65,13 @@ impl Denials {
     pub(super) fn new(subjects: usize, name: &str) -> Self {
         let store = Store::new(default_shards(), 0, DefaultHasher::default()).bounded(subjects);
         Self {
-            shared: Shared::start(store, 0, 1, Sweep::default(), name.to_owned()),
+            shared: sweeper::start(SharedState::new(
+                store,
+                0,
+                1,
+                Sweep::default(),
+                name.to_owned(),
+            )),
             changes: [const { AtomicU64::new(0) }; STRIPES],
         }
     }
@@ -128,7 +137,7 @@ impl Denials {
         self.shared.store.remove(subject, &self.shared.clock, Cause::Removed);
     }
 
-    fn changes_at(&self, place: Place) -> &AtomicU64 {
+    fn changes_at(&self, place: Location) -> &AtomicU64 {
         &self.changes[place.hash() as usize % STRIPES]
     }
 }

@@ -20,9 +20,8 @@ use super::{
     verdict::{self, Charge, Left, Outcome, Rule, Verdict},
 };
 use crate::{
-    DefaultHasher, Limit, Limited, Standing, State, Window,
-    rate_limit::{PerLimit, Waiting},
-    turn::take_turn,
+    engine::{coop, hasher::DefaultHasher},
+    rate_limit::{Limit, Limited, PerLimit, Standing, State, Waiting, Window},
 };
 
 /// A longer key is named by its beginning and a hash.
@@ -99,7 +98,7 @@ impl Shared {
         cost: u32,
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
-        take_turn().await;
+        coop::proceed().await;
         let limits = plan.unwrap_or(&self.limits);
         if let Some(decision) = uncounted(limits, cost) {
             return Ok(decision);
@@ -189,7 +188,7 @@ impl Shared {
         subject: &[u8],
         plan: Option<&[Limit]>,
     ) -> Result<State, Error> {
-        take_turn().await;
+        coop::proceed().await;
         let limits = plan.unwrap_or(&self.limits);
         if limits.is_empty() {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
@@ -211,7 +210,7 @@ impl Shared {
     }
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
-        take_turn().await;
+        coop::proceed().await;
         let call = Call::command("DEL", subject).within(self.timeout);
         let answer = self.asked(call.change::<u64>(&self.client)).await;
         self.forget(subject);
@@ -227,7 +226,7 @@ impl Shared {
         born: u64,
         charges: &[Charge],
     ) -> Result<(), Error> {
-        take_turn().await;
+        coop::proceed().await;
         let call = verdict::refund(self.window, subject, born, charges).within(self.timeout);
         let answer = self.asked(call.change::<u64>(&self.client)).await;
         self.forget(subject);

@@ -3,7 +3,7 @@ use std::{iter, time::Duration};
 use tokio::time::Instant;
 
 use super::super::script::{Call, Script};
-use crate::{Limit, Window, rate_limit::PerLimit};
+use crate::rate_limit::{Limit, PerLimit, Window};
 
 static LOG: Script =
     Script::new(concat!(include_str!("../limits.lua"), include_str!("../log.lua")));

@@ -1,0 +1,116 @@
+//! The present and other instants, worked out no sooner than somebody asks: most decisions need less than a
+//! precise reading.
+
+use std::{cell::Cell, num::NonZeroU64, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Clock, Source,
+    deadline::{Deadline, EPOCH, Now, Tick},
+};
+
+/// The present, for one decision of many questions: all are answered as of one instant, and that is
+/// read as coarsely as the questions allow.
+pub(crate) struct LazyNow<'a> {
+    clock: &'a Clock,
+    bounds: Cell<Option<(Tick, Tick)>>,
+    precise: Cell<Option<Tick>>,
+}
+
+/// An instant that is not worked out before somebody asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LazyInstant {
+    pub(super) epoch: Instant,
+    pub(super) tick: Tick,
+}
+
+impl Clock {
+    pub(crate) fn instant(&self, tick: Tick) -> Instant {
+        self.lazy_instant(tick).instant()
+    }
+
+    #[inline]
+    pub(crate) fn lazy_instant(&self, tick: Tick) -> LazyInstant {
+        LazyInstant { epoch: self.epoch, tick }
+    }
+
+    /// The instant of `deadline`; `None` for a persistent one.
+    pub(crate) fn instant_of(&self, deadline: Deadline) -> Option<Instant> {
+        deadline.0.map(|deadline| self.instant(Tick(deadline)))
+    }
+
+    /// The present, read when it is first asked for.
+    #[inline]
+    pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
+        LazyNow { clock: self, bounds: Cell::new(None), precise: Cell::new(None) }
+    }
+}
+
+impl From<Instant> for LazyInstant {
+    fn from(instant: Instant) -> Self {
+        Self { epoch: instant, tick: Tick(NonZeroU64::new(EPOCH).expect("it is not zero")) }
+    }
+}
+
+impl LazyInstant {
+    pub(crate) fn instant(self) -> Instant {
+        let tick = self.tick.0.get();
+        match tick.checked_sub(EPOCH) {
+            Some(ahead) => self.epoch + Duration::from_nanos(ahead),
+            None => {
+                let behind = Duration::from_nanos(EPOCH - tick);
+                self.epoch.checked_sub(behind).unwrap_or(self.epoch)
+            }
+        }
+    }
+}
+
+impl LazyNow<'_> {
+    /// Ticks between which the present lies for certain.
+    #[inline(always)]
+    fn bounds(&self) -> (Tick, Tick) {
+        if let Some(precise) = self.precise.get() {
+            return (precise, precise);
+        }
+        if let Some(bounds) = self.bounds.get() {
+            return bounds;
+        }
+        let Source::Kernel(kernel) = &self.clock.source else {
+            let now = self.tick();
+            return (now, now);
+        };
+        let (earliest, latest) = kernel.bounds();
+        let tick =
+            |tick| Tick(NonZeroU64::new(tick).expect("a clock does not go back to its beginning"));
+        let bounds = (tick(earliest), tick(latest));
+        self.bounds.set(Some(bounds));
+        bounds
+    }
+}
+
+impl Now for LazyNow<'_> {
+    #[inline(always)]
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        let (earliest, latest) = self.bounds();
+        if deadline.is_dead(earliest) {
+            return true;
+        }
+        deadline.is_dead(latest) && deadline.is_dead(self.tick())
+    }
+
+    #[inline]
+    fn tick(&self) -> Tick {
+        if let Some(precise) = self.precise.get() {
+            return precise;
+        }
+        let precise = self.clock.now();
+        self.precise.set(Some(precise));
+        precise
+    }
+
+    #[inline]
+    fn at_least(&self) -> Tick {
+        self.bounds().0
+    }
+}

@@ -1,0 +1,347 @@
+//! The orders in which threads may meet, tried by shuttle:
+//! `RUSTFLAGS="--cfg shuttle" cargo test --manifest-path lean/Cargo.toml --lib interleavings`.
+//! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use shuttle::{rand::Rng, thread};
+
+use crate::engine::{
+    clock::{Clock, Deadline, Tick},
+    event::{Cause, Event, LosslessEvents, Publisher},
+    store::Store,
+};
+
+const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+
+type Heard = (u32, Cause);
+
+/// A cache without its handle: the store and the streams, on a clock that is handed in.
+struct Parts {
+    store: Store<u8, u32, foldhash::fast::FixedState>,
+    publisher: Arc<Publisher<u8, u32>>,
+    clock: Clock,
+    start: Tick,
+}
+
+impl Parts {
+    fn new() -> Arc<Self> {
+        let clock = Clock::new();
+        let store = Store::new(2, 0, foldhash::fast::FixedState::default());
+        let causes = ALL.into_iter().fold(0, |bits, cause| bits | cause.bit());
+        let publisher = Publisher::new(store.journal().clone(), clock.clone(), causes, 1_000);
+        Arc::new(Self { store, publisher: Arc::new(publisher), start: clock.now(), clock })
+    }
+
+    fn at(&self, second: u64) -> Tick {
+        self.clock.tick_of(self.clock.instant(self.start) + Duration::from_secs(second))
+    }
+
+    fn until(&self, second: u64) -> Deadline {
+        self.at(second).into()
+    }
+
+    fn subscribe(&self) -> LosslessEvents<u8, u32> {
+        LosslessEvents::new(&self.publisher, 100)
+    }
+
+    fn set(&self, value: u32, now: u64, deadline: u64) -> Option<u32> {
+        let deadline = self.until(deadline);
+        let replaced = self.store.set(1, value, &self.at(now), |_| deadline);
+        self.publisher.flush();
+        replaced
+    }
+
+    fn get(&self, now: u64) -> Option<u32> {
+        let value = self.store.get(self.store.place(&1), &1, &self.at(now));
+        self.publisher.flush();
+        value
+    }
+
+    fn get_ex(&self, now: u64, deadline: u64) -> Option<u32> {
+        let value = self.store.get_ex(&1, &self.at(now), |_| self.until(deadline));
+        self.publisher.flush();
+        value
+    }
+
+    fn remove(&self, now: u64, cause: Cause) -> Option<u32> {
+        let value = self.store.remove(&1, &self.at(now), cause);
+        self.publisher.flush();
+        value
+    }
+
+    /// Window by window, as the sweeper goes.
+    fn sweep(&self, now: u64) -> usize {
+        let mut expired = 0;
+        for shard in 0..self.store.shard_count() {
+            let mut visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(shard);
+            let mut tries = 0;
+            while !visit.is_done() {
+                let (room, mut dead) = (self.publisher.room(), Vec::new());
+                let look = self.store.sweep_window(
+                    &mut visit,
+                    |buckets| buckets,
+                    self.at(now),
+                    room,
+                    tries >= 3,
+                    &mut dead,
+                );
+                tries += 1;
+                expired += look.map_or(0, |look| look.expired);
+                self.publisher.flush();
+            }
+        }
+        expired
+    }
+
+    /// What is resident: its value, whether dead or not.
+    fn resident(&self) -> Option<u32> {
+        self.store.get(self.store.place(&1), &1, &self.start)
+    }
+}
+
+/// What has come by now.
+fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
+    use futures_core::Stream;
+    let mut heard = Vec::new();
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(Some(event)) = std::pin::Pin::new(&mut *events).poll_next(&mut cx) {
+        let Event { value, cause, .. } = *event;
+        heard.push((value, cause));
+    }
+    heard
+}
+
+fn explore(test: impl Fn() + Send + Sync + 'static) {
+    let iterations = std::env::var("SHUTTLE_ITERATIONS");
+    let iterations = iterations.map_or(5_000, |n| n.parse().expect("a number"));
+    shuttle::check_random(test, iterations);
+}
+
+fn spawn<T: Send + 'static>(
+    parts: &Arc<Parts>,
+    work: impl FnOnce(&Parts) -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let parts = parts.clone();
+    thread::spawn(move || work(&parts))
+}
+
+/// A refresh and a sweep that saw the old deadline: whoever comes first wins whole.
+#[test]
+fn interleavings_of_a_refresh_and_a_sweep() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = parts.subscribe();
+        parts.set(1, 0, 10);
+        let refresh = spawn(&parts, |parts| parts.get_ex(5, 100));
+        let sweep = spawn(&parts, |parts| parts.sweep(10));
+        let read = spawn(&parts, |parts| parts.get(5));
+        let (refreshed, swept) = (refresh.join().unwrap(), sweep.join().unwrap());
+        let read = read.join().unwrap();
+        match refreshed {
+            Some(value) => {
+                assert_eq!((value, swept, heard(&mut events)), (1, 0, vec![]));
+                assert_eq!((parts.get(99), read), (Some(1), Some(1)), "killed by its old deadline");
+            }
+            None => {
+                assert_eq!(heard(&mut events), [(1, Cause::Expired)]);
+                assert_eq!((swept, parts.resident()), (1, None));
+            }
+        }
+    });
+}
+
+/// A dead value that a reader, a writer and the sweeper meet at once leaves once, and before the new.
+#[test]
+fn interleavings_around_a_dead_value() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = parts.subscribe();
+        parts.set(1, 0, 10);
+        let read = spawn(&parts, |parts| parts.get(10));
+        let sweep = spawn(&parts, |parts| parts.sweep(10));
+        let write = spawn(&parts, |parts| {
+            assert_eq!(parts.set(2, 10, 20), None, "a write on a dead key is one on a missing key");
+            parts.remove(11, Cause::Removed)
+        });
+        assert!(matches!(read.join().unwrap(), None | Some(2)));
+        sweep.join().unwrap();
+        assert_eq!(write.join().unwrap(), Some(2));
+        assert_eq!(heard(&mut events), [(1, Cause::Expired), (2, Cause::Removed)]);
+    });
+}
+
+/// Three threads do anything to one key. Every value leaves once or stays, and the events tell the
+/// chain of values in the order in which they followed each other.
+#[test]
+fn interleavings_of_everything_on_one_key() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = parts.subscribe();
+        let threads: Vec<_> = (0..3_u32)
+            .map(|thread| {
+                spawn(&parts, move |parts| {
+                    let mut random = shuttle::rand::thread_rng();
+                    let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+                    for step in 0..3 {
+                        let value = 10 * thread + step + 1;
+                        match random.gen_range(0..6) {
+                            0 | 1 => {
+                                set.push(value);
+                                let deadline = random.gen_range(5..15);
+                                after.extend(parts.set(value, 8, deadline).map(|old| (old, value)));
+                            }
+                            2 => drop(parts.get_ex(8, 30)),
+                            3 => left.extend(parts.remove(8, Cause::Removed)),
+                            4 => left.extend(parts.remove(8, Cause::Expired)),
+                            _ => drop(parts.sweep(10)),
+                        }
+                    }
+                    (set, after, left)
+                })
+            })
+            .collect();
+        let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+        for thread in threads {
+            let (s, a, l) = thread.join().unwrap();
+            set.extend(s);
+            after.extend(a);
+            left.extend(l);
+        }
+        let heard = heard(&mut events);
+        let mut chain: Vec<u32> = heard.iter().map(|(value, _)| *value).collect();
+        chain.extend(parts.resident());
+        let mut all = chain.clone();
+        all.sort_unstable();
+        set.sort_unstable();
+        assert_eq!(all, set, "each value leaves once or stays: {heard:?}");
+        for (old, new) in after {
+            let at = chain.iter().position(|value| *value == old).unwrap();
+            assert_eq!(heard[at], (old, Cause::Replaced));
+            assert_eq!(chain[at + 1], new, "{old} left as {new} came: {heard:?}");
+        }
+        for value in left {
+            let told = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
+            assert!(told, "{value} was taken out: {heard:?}");
+        }
+    });
+}
+
+/// Subscribers that come, read and leave while departures go on: each hears what happened while it was
+/// there, once, and no other's going or coming takes anything from it.
+#[test]
+fn interleavings_of_subscribing_and_leaving() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut witness = parts.subscribe();
+        let comes = spawn(&parts, |parts| {
+            let mut events = parts.subscribe();
+            parts.store.set(2, 7, &parts.at(0), |_| parts.until(9));
+            parts.store.remove(&2, &parts.at(0), Cause::Removed);
+            parts.publisher.flush();
+            let heard = heard(&mut events);
+            assert_eq!(heard.iter().filter(|(value, _)| *value == 7).count(), 1, "{heard:?}");
+            heard
+        });
+        let leaves = spawn(&parts, |parts| {
+            let mut events = parts.subscribe();
+            drop(heard(&mut events));
+            drop(events);
+            drop(parts.subscribe());
+        });
+        let departs = spawn(&parts, |parts| {
+            for value in 0..3 {
+                parts.set(value, 0, 9);
+                parts.remove(0, Cause::Removed);
+            }
+        });
+        let came = comes.join().unwrap();
+        leaves.join().unwrap();
+        departs.join().unwrap();
+        let all = heard(&mut witness);
+        let mut values: Vec<u32> =
+            all.iter().map(|(value, _)| *value).filter(|v| *v != 7).collect();
+        assert_eq!(values, [0, 1, 2]);
+        values = all.iter().map(|(value, _)| *value).collect();
+        let came: Vec<u32> = came.iter().map(|(value, _)| *value).collect();
+        assert!(
+            values.windows(came.len()).any(|run| run == came),
+            "{came:?} is no run of {values:?}"
+        );
+    });
+}
+
+/// The end of the streams against departures: what was done before it is heard, nothing twice, and
+/// nothing after.
+#[test]
+fn interleavings_of_shutdown() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = parts.subscribe();
+        let (ended, end) = shuttle::sync::mpsc::channel();
+        let departs = spawn(&parts, move |parts| {
+            parts.set(1, 0, 10);
+            parts.remove(0, Cause::Removed);
+            ended.send(()).unwrap();
+            parts.set(2, 0, 10);
+            parts.sweep(10);
+        });
+        let shutdown = spawn(&parts, move |parts| {
+            end.recv().unwrap();
+            parts.sweep(10);
+            parts.publisher.close();
+        });
+        let late = spawn(&parts, |parts| drop(heard(&mut parts.subscribe())));
+        departs.join().unwrap();
+        shutdown.join().unwrap();
+        late.join().unwrap();
+        let heard = heard(&mut events);
+        assert_eq!(heard[0], (1, Cause::Removed));
+        assert!(matches!(heard[1..], [] | [(2, Cause::Expired)]), "{heard:?}");
+        assert_eq!(parts.resident(), None);
+    });
+}
+
+/// A full lossless subscriber: the sweeper stops, and what it was told of is what it read.
+#[test]
+fn interleavings_of_a_full_subscriber() {
+    explore(|| {
+        let parts = Parts::new();
+        let mut events = LosslessEvents::new(&parts.publisher, 2);
+        for key in 10..15 {
+            parts.store.set(key, u32::from(key), &parts.at(0), |_| parts.until(10));
+        }
+        let sweeps = spawn(&parts, |parts| {
+            for _ in 0..3 {
+                let mut visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(0);
+                for shard in 0..2 {
+                    visit.shard = shard;
+                    let (room, mut dead) = (parts.publisher.room(), vec![]);
+                    let all = |buckets| buckets;
+                    let store = &parts.store;
+                    store.sweep_window(&mut visit, all, parts.at(10), room, true, &mut dead);
+                    parts.publisher.flush();
+                    visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(0);
+                }
+            }
+        });
+        let reads = spawn(&parts, move |_| {
+            let mut values = heard(&mut events);
+            thread::yield_now();
+            values.extend(heard(&mut events));
+            (events, values)
+        });
+        sweeps.join().unwrap();
+        let (mut events, mut values) = reads.join().unwrap();
+        assert_eq!(parts.publisher.overflow(), 0, "only writers go beyond the capacity");
+        values.extend(heard(&mut events));
+        assert_eq!(values.len() + parts.store.len(), 5);
+        values.sort_by_key(|(value, _)| *value);
+        values.dedup();
+        assert_eq!(values.len() + parts.store.len(), 5, "nothing is told twice");
+    });
+}

@@ -1,0 +1,158 @@
+//! What all handles of a cache (or a limiter) share with their sweeper, and what its end means.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use rand::{SeedableRng, rngs::SmallRng};
+use tokio::{runtime::Handle, task::JoinHandle};
+
+use crate::engine::{
+    clock::Clock,
+    event::Publisher,
+    panics,
+    store::Store,
+    sweeper::{Sweep, SweepReport},
+};
+
+/// The state that all handles of a cache (or a limiter) and its sweeper share.
+pub(crate) struct SharedState<K, V, S> {
+    pub(crate) store: Store<K, V, S>,
+    pub(crate) clock: Clock,
+    /// In an `Arc` of its own: streams hold it and must not keep the cache alive.
+    pub(crate) publisher: Arc<Publisher<K, V>>,
+    pub(crate) sweep: Sweep,
+    /// Runs what the cache spawns, also where a handle is used from outside of the runtime.
+    pub(crate) runtime: Handle,
+    name: String,
+    random: Mutex<SmallRng>,
+    paused: AtomicBool,
+    sweeps: Mutex<Sweeps>,
+    /// The sweeper, for who stops it: `shutdown`, or the drop of the last handle.
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What all sweeps did.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sweeps {
+    pub(crate) count: u64,
+    pub(crate) total: SweepReport,
+    pub(crate) last: Option<SweepReport>,
+}
+
+impl<K, V, S> SharedState<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Lets all that is dead in one shard leave, room or not.
+    pub(crate) fn expire_shard(&self, shard: usize) {
+        let mut dead = Vec::new();
+        let mut visit = Store::<K, V, S>::visit(shard);
+        while !visit.is_done() {
+            let now = self.clock.now();
+            let all = |buckets| buckets;
+            self.store.sweep_window(&mut visit, all, now, usize::MAX, true, &mut dead);
+            self.publisher.flush();
+            panics::drop_all(dead.drain(..));
+        }
+    }
+}
+
+impl<K, V, S> SharedState<K, V, S> {
+    /// The state of a cache on the current Tokio runtime; its sweeper is started by
+    /// [`sweeper::start`](super::sweeper::start).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    pub(crate) fn new(
+        store: Store<K, V, S>,
+        causes: u8,
+        event_capacity: usize,
+        sweep: Sweep,
+        name: String,
+    ) -> Self
+    where
+        K: Hash + Eq,
+        S: BuildHasher + Clone,
+    {
+        let runtime = Handle::try_current().unwrap_or_else(|_| {
+            panic!(
+                "{name:?} must be built inside of a Tokio runtime, on which its sweeper runs: \
+                 in `#[tokio::main]`, `#[tokio::test]`, a task, or under `Handle::enter`"
+            )
+        });
+        let clock = Clock::new();
+        let journal = store.journal().clone();
+        let publisher = Publisher::new(journal, clock.clone(), causes, event_capacity);
+        let random = match sweep.seed {
+            Some(seed) => SmallRng::seed_from_u64(seed),
+            None => rand::make_rng(),
+        };
+        Self {
+            store,
+            clock,
+            publisher: Arc::new(publisher),
+            sweep,
+            runtime,
+            name,
+            random: Mutex::new(random),
+            paused: AtomicBool::new(false),
+            sweeps: Mutex::default(),
+            task: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Relaxed)
+    }
+
+    pub(crate) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Relaxed);
+    }
+
+    pub(crate) fn random(&self) -> MutexGuard<'_, SmallRng> {
+        lock(&self.random)
+    }
+
+    pub(crate) fn sweeps(&self) -> Sweeps {
+        *lock(&self.sweeps)
+    }
+
+    pub(crate) fn record_sweep(&self, report: &SweepReport) {
+        let mut sweeps = lock(&self.sweeps);
+        sweeps.count += 1;
+        sweeps.total.add(report);
+        sweeps.last = Some(*report);
+    }
+
+    pub(crate) fn keep_task(&self, task: JoinHandle<()>) {
+        *lock(&self.task) = Some(task);
+    }
+
+    pub(crate) fn take_task(&self) -> Option<JoinHandle<()>> {
+        lock(&self.task).take()
+    }
+}
+
+impl<K, V, S> Drop for SharedState<K, V, S> {
+    fn drop(&mut self) {
+        if let Some(task) = self.take_task() {
+            task.abort();
+        }
+        self.publisher.close();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no user code runs under this lock")
+}

@@ -1,0 +1,123 @@
+//! Entries whatever their deadline, within a bound: for those who decide themselves what dead means.
+
+use std::{
+    borrow::Borrow,
+    hash::{BuildHasher, Hash},
+};
+
+use super::{
+    Location, Store,
+    entry::Entry,
+    window::{self, Table},
+};
+use crate::engine::sync::{RwLockWriteGuard, atomic::Ordering::Relaxed};
+
+/// A key that is nowhere, and the lock of its shard.
+pub(crate) struct Vacant<'a, K, V> {
+    table: RwLockWriteGuard<'a, Table<K, V>>,
+    hash: u64,
+    index: usize,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Never more than so many entries by [`put_fresh`](Store::put_fresh).
+    pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
+        self.max_keys = max_keys;
+        self
+    }
+
+    /// Calls `change` with the entry of `key`, dead or alive, under its shard's lock. Its deadline may only
+    /// move away. Where there is none, gives back what [`put_fresh`](Store::put_fresh) needs.
+    #[inline(always)]
+    pub(crate) fn change_any<Q, R>(
+        &self,
+        Location { hash, index }: Location,
+        key: &Q,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Result<R, Vacant<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut table = self.map.shards()[index].write();
+        match window::find(&mut table, hash, |k| k.borrow() == key) {
+            // What is known of its zone stays true.
+            Some((_, entry)) => Ok(change(entry)),
+            None => Err(Vacant { table, hash, index }),
+        }
+    }
+
+    /// Puts the entry that `fresh` makes where none is, unless the store is full.
+    pub(crate) fn put_fresh<R>(
+        &self,
+        Vacant { mut table, hash, index }: Vacant<'_, K, V>,
+        key: impl FnOnce() -> K,
+        fresh: impl FnOnce() -> (Entry<V>, R),
+    ) -> Option<R> {
+        if self.is_full() {
+            return None;
+        }
+        // Owned before room is taken: a clone that panics then changes nothing.
+        let key = key();
+        if !self.take_room() {
+            drop(table);
+            return None;
+        }
+        let (entry, made) = fresh();
+        self.insert(&mut table, hash, index, key, entry);
+        Some(made)
+    }
+
+    /// Calls `look` with the entry of `key`, dead or alive, under its shard's lock.
+    pub(crate) fn inspect<Q, R>(
+        &self,
+        Location { hash, index }: Location,
+        key: &Q,
+        look: impl FnOnce(Option<&Entry<V>>) -> R,
+    ) -> R
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let table = self.map.shards()[index].read();
+        look(table.get(hash, |(k, _)| k.borrow() == key).map(|(_, entry)| entry.get()))
+    }
+
+    /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.
+    pub(crate) fn change_where(
+        &self,
+        Location { hash, index }: Location,
+        is_it: impl Fn(&V) -> bool,
+        change: impl FnOnce(&mut V),
+    ) {
+        let mut table = self.map.shards()[index].write();
+        if let Some((_, entry)) =
+            window::find_where(&mut table, hash, |_, entry| is_it(&entry.value))
+        {
+            change(&mut entry.value);
+        }
+    }
+
+    /// Whether there is no room for another key.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.keys.load(Relaxed) >= self.max_keys
+    }
+
+    #[inline]
+    pub(super) fn take_room(&self) -> bool {
+        let below = |keys| (keys < self.max_keys).then_some(keys + 1);
+        self.max_keys == usize::MAX || self.keys.fetch_update(Relaxed, Relaxed, below).is_ok()
+    }
+
+    #[inline]
+    pub(super) fn give_room(&self, keys: usize) {
+        if self.max_keys != usize::MAX {
+            self.keys.fetch_sub(keys, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Looking for what is dead, window by window, and giving back the memory that it leaves.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    hint::black_box,
+    mem,
+};
+
+use hashbrown::raw::RawTable;
+
+use super::{
+    Cause, Departure, Entry, Store, bump,
+    window::{self, Table, WINDOW},
+};
+use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
+
+/// A table for this many entries is not worth giving back.
+const SMALL: usize = 64;
+
+/// What a pass still has to look at in one shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShardPass {
+    pub(crate) shard: usize,
+    /// Buckets; `None` until the first window knows how many there are.
+    left: Option<usize>,
+}
+
+/// What one window saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WindowReport {
+    pub(crate) looked_at: usize,
+    pub(crate) expired: usize,
+    /// Something dead stays because there was no room for it.
+    pub(crate) held_back: bool,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// A look at `share` of a shard, to be taken window by window.
+    pub(crate) fn visit(shard: usize) -> ShardPass {
+        ShardPass { shard, left: None }
+    }
+
+    /// Looks at the next window of a visit and takes out what is dead, at most `room`: to the journal
+    /// where somebody wants to hear of it, else to `dead`.
+    ///
+    /// `None` where the shard is locked and `wait` is false. [`ShardPass::is_done`] tells the end.
+    pub(crate) fn sweep_window(
+        &self,
+        visit: &mut ShardPass,
+        share: impl Fn(usize) -> usize,
+        now: Tick,
+        room: usize,
+        wait: bool,
+        dead: &mut Vec<Departure<K, V>>,
+    ) -> Option<WindowReport> {
+        let lock = &self.map.shards()[visit.shard];
+        let mut table = if wait { lock.write() } else { lock.try_write()? };
+        let shard = &self.shards[visit.shard];
+        if table.is_empty() {
+            visit.left = Some(0);
+            return Some(WindowReport::default());
+        }
+        let buckets = table.buckets();
+        if shard.moved.load(Relaxed) {
+            shard.moved.store(false, Relaxed);
+            shard.cursor.store(0, Relaxed);
+            visit.left = Some(buckets);
+        }
+        let mut left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
+        let mut start = shard.cursor.load(Relaxed);
+        while left > 0
+            && let Some(end) = shard.zones.pass_over(buckets, start, now)
+        {
+            left = left.saturating_sub(end - start);
+            start = end % buckets;
+        }
+        // A window ends where the next begins, so that none lies in two zones.
+        let end = buckets.min(start + left).min(start - start % WINDOW + WINDOW);
+        let before = dead.len();
+        let mut soonest = u64::MAX;
+        let leaves = |entry: &Entry<V>| {
+            let is_dead = entry.deadline.is_dead(now);
+            soonest = if is_dead { soonest } else { soonest.min(entry.deadline.order()) };
+            is_dead
+        };
+        let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
+        let (looked_at, stop) = window::take(&mut table, start..end, room, leaves, taken);
+        if start < end {
+            shard.zones.learn(buckets, start, soonest, stop == end);
+        }
+        let expired = dead.len() - before;
+        shard.cursor.store(stop % buckets, Relaxed);
+        visit.left = Some(left - (stop - start));
+        self.journal.record_all(Cause::Expired, dead);
+        bump(&shard.counters.expired, expired as u64);
+        self.give_room(expired);
+        drop(table);
+        Some(WindowReport { looked_at, expired, held_back: stop < end })
+    }
+
+    /// Gives memory back where a shard is less than a quarter full. Tells whether it did.
+    ///
+    /// What is left moves under the lock, 0.1 µs an entry. So a shard that is being emptied waits until next to
+    /// nothing is left, or as much as of its last peak, which fades by an eighth each time.
+    pub(crate) fn shrink(&self, index: usize) -> bool {
+        let lock = &self.map.shards()[index];
+        let wanted = |table: &Table<K, V>| {
+            let target = self.reserved.max(2 * table.len());
+            let sparse = table.len() < table.buckets() / 4;
+            (sparse && table.capacity() > 2 * target.max(SMALL)).then_some(target)
+        };
+        let table = lock.read();
+        let (len, target) = (table.len(), wanted(&table));
+        drop(table);
+        let shard = &self.shards[index];
+        let faded = shard.peak.load(Relaxed) / 8 * 7;
+        shard.peak.store(faded.max(len), Relaxed);
+        let is_ready = len <= SMALL || len >= faded;
+        let Some(target) = target.filter(|_| is_ready) else { return false };
+        // Made, touched and freed outside of the lock; only the moving is inside.
+        let mut other = RawTable::with_capacity(target);
+        window::touch(&mut other);
+        self.warm(index);
+        let Some(mut table) = lock.try_write() else { return false };
+        if table.len() > other.capacity() {
+            return false;
+        }
+        mem::swap(&mut *table, &mut other);
+        for (key, entry) in other.drain() {
+            table.insert(self.rehash(&key), (key, entry), |(key, _)| self.rehash(key));
+        }
+        self.mark_moved(index, &table);
+        drop(table);
+        true
+    }
+
+    /// Brings what will be moved into the processor's caches, window by window, so that it is moved in half
+    /// the time under one lock.
+    fn warm(&self, index: usize) {
+        let lock = &self.map.shards()[index];
+        let buckets = lock.read().buckets();
+        for start in (0..buckets).step_by(WINDOW) {
+            window::look_at(&lock.read(), start, |_, entry| {
+                black_box(entry.deadline);
+            });
+        }
+    }
+}
+
+impl ShardPass {
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == Some(0)
+    }
+}

@@ -1,0 +1,295 @@
+//! The sweeper at work: the task that sweeps at each tick, and a sweep step by step.
+
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use rand::seq::SliceRandom;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tracing::Span;
+
+use super::report::SweepReport;
+use crate::engine::{
+    clock::Tick,
+    event::Publisher,
+    panics,
+    state::SharedState,
+    store::{Departure, ShardPass, Store, WINDOW},
+};
+
+/// How often a locked shard is come back to before the sweeper waits for it.
+const TRIES: u32 = 3;
+
+/// Work between two yields to the runtime, in entries looked at: about 100 µs. A yield wakes a second
+/// worker, which costs ten.
+const YIELD_AFTER: u64 = 32 * WINDOW as u64;
+
+/// What one that expires costs (it is moved, told of and dropped), in entries looked at.
+const EXPIRED_COSTS: u64 = 16;
+
+/// Sweeps in a row that were cut by the budget before somebody is warned.
+const CUTS_BEFORE_WARNING: u32 = 3;
+
+/// A sweep under way. It holds nothing of the cache between two steps.
+pub(crate) struct SweepRun<K, V> {
+    report: SweepReport,
+    /// Where the present pass has still to look, and how often each place was found locked.
+    todo: VecDeque<(ShardPass, u32)>,
+    /// What the report said when the present pass began.
+    at_pass: (u64, u64),
+    /// Kept for its memory.
+    dead: Vec<Departure<K, V>>,
+    span: Span,
+}
+
+pub(crate) enum Step {
+    /// Yield to the runtime, then go on.
+    Yield,
+    /// A lossless subscriber has no room.
+    HeldBack,
+    Done,
+}
+
+/// Shares `state`, and starts its sweeper on its runtime.
+///
+/// # Panics
+///
+/// On a runtime without a time driver.
+pub(crate) fn start<K, V, S>(state: SharedState<K, V, S>) -> Arc<SharedState<K, V, S>>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    let shared = Arc::new(state);
+    if let Some(every) = shared.sweep.every {
+        // Made here, so that a runtime without time panics here and not in the task.
+        let first = Instant::now().checked_add(every).unwrap_or_else(far_future);
+        let mut interval = interval_at(first, every);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let sweeper = run(Arc::downgrade(&shared), shared.publisher.clone(), interval);
+        shared.keep_task(shared.runtime.spawn(sweeper));
+    }
+    shared
+}
+
+/// The task: sweeps at each tick, until the cache is gone.
+async fn run<K, V, S>(
+    shared: Weak<SharedState<K, V, S>>,
+    publisher: Arc<Publisher<K, V>>,
+    mut interval: Interval,
+) where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    let mut cuts = 0;
+    let mut next_to_shrink = 0;
+    loop {
+        interval.tick().await;
+        let Some(cache) = shared.upgrade() else { return };
+        if cache.is_paused() {
+            continue;
+        }
+        let mut sweep = SweepRun::new(&cache);
+        drop(cache);
+        loop {
+            let Some(cache) = shared.upgrade() else { return };
+            let step = sweep.step_safely(&cache);
+            drop(cache);
+            match step {
+                Step::Yield => tokio::task::yield_now().await,
+                Step::HeldBack => publisher.wait_for_room().await,
+                Step::Done => break,
+            }
+        }
+        let Some(cache) = shared.upgrade() else { return };
+        next_to_shrink = shrink_one(&cache, next_to_shrink);
+        let report = sweep.finish(&cache);
+        cuts = if report.out_of_budget { cuts + 1 } else { 0 };
+        if cuts == CUTS_BEFORE_WARNING {
+            tracing::warn!(
+                cache = cache.name(),
+                sweeps = cuts,
+                budget = cache.sweep.budget,
+                "sweeps are cut by their budget: dead values leave late"
+            );
+        }
+    }
+}
+
+impl<K, V> SweepRun<K, V>
+where
+    K: Hash + Eq + Clone,
+{
+    pub(crate) fn new<S: BuildHasher + Clone>(cache: &SharedState<K, V, S>) -> Self {
+        let span = tracing::debug_span!(
+            "sweep",
+            cache = cache.name(),
+            passes = tracing::field::Empty,
+            looked_at = tracing::field::Empty,
+            expired = tracing::field::Empty,
+            elapsed_us = tracing::field::Empty,
+            out_of_budget = tracing::field::Empty,
+            held_back = tracing::field::Empty,
+        );
+        let report = SweepReport::default();
+        let mut sweep =
+            Self { report, todo: VecDeque::new(), at_pass: (0, 0), dead: Vec::new(), span };
+        sweep.begin_pass(cache);
+        sweep
+    }
+
+    /// Works until it is time to yield. What panics in user code is logged, and ends the sweep.
+    pub(crate) fn step_safely<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+    ) -> Step {
+        let step =
+            catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
+        step.unwrap_or_else(|_| {
+            tracing::error!(cache = cache.name(), "a sweep panicked; the next one goes on");
+            Step::Done
+        })
+    }
+
+    /// The report of a sweep that is done.
+    pub(crate) fn finish<S: BuildHasher + Clone>(
+        self,
+        cache: &SharedState<K, V, S>,
+    ) -> SweepReport {
+        let report = self.report;
+        self.span.record("passes", report.passes);
+        self.span.record("looked_at", report.looked_at);
+        self.span.record("expired", report.expired);
+        self.span.record("elapsed_us", report.elapsed.as_micros() as u64);
+        self.span.record("out_of_budget", report.out_of_budget);
+        self.span.record("held_back", report.held_back);
+        cache.record_sweep(&report);
+        report
+    }
+
+    fn step<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> Step {
+        let before = self.report;
+        let start = cache.clock.now();
+        let mut now = start;
+        let step = loop {
+            let Some((visit, tries)) = self.todo.pop_front() else {
+                match self.end_pass(cache, self.report.elapsed + now.since(start)) {
+                    Some(step) => break step,
+                    None => continue,
+                }
+            };
+            if let Some(step) = self.look(cache, visit, tries, now) {
+                break step;
+            }
+            now = cache.clock.now();
+            if self.report.passes > 1
+                && self.is_spent(cache, self.report.elapsed + now.since(start))
+            {
+                break Step::Done;
+            }
+            let looked_at = self.report.looked_at - before.looked_at;
+            let expired = self.report.expired - before.expired;
+            if looked_at + EXPIRED_COSTS * expired >= YIELD_AFTER {
+                break Step::Yield;
+            }
+        };
+        self.report.elapsed += cache.clock.now().since(start);
+        step
+    }
+
+    /// Looks at one window.
+    fn look<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        mut visit: ShardPass,
+        tries: u32,
+        now: Tick,
+    ) -> Option<Step> {
+        let room = cache.publisher.room();
+        let wait = tries >= TRIES;
+        let share = |buckets| cache.sweep.share_of(buckets);
+        let look = cache.store.sweep_window(&mut visit, share, now, room, wait, &mut self.dead);
+        let Some(look) = look else {
+            self.todo.push_back((visit, tries + 1));
+            return None;
+        };
+        cache.publisher.flush();
+        let panicked = panics::drop_all(self.dead.drain(..));
+        if panicked > 0 {
+            tracing::error!(cache = cache.name(), panicked, "the Drop of expired values panicked");
+        }
+        self.report.looked_at += look.looked_at as u64;
+        self.report.expired += look.expired as u64;
+        if !visit.is_done() {
+            self.todo.push_front((visit, 0));
+        }
+        self.report.held_back |= look.held_back;
+        look.held_back.then_some(Step::HeldBack)
+    }
+
+    /// Begins the next pass where the ratio asks for one and the budget lasts.
+    fn end_pass<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        spent: Duration,
+    ) -> Option<Step> {
+        let looked_at = self.report.looked_at - self.at_pass.0;
+        let expired = self.report.expired - self.at_pass.1;
+        if expired == 0 || (expired as f64) < cache.sweep.repeat_at * looked_at as f64 {
+            return Some(Step::Done);
+        }
+        if self.is_spent(cache, spent) {
+            return Some(Step::Done);
+        }
+        self.begin_pass(cache);
+        None
+    }
+
+    fn is_spent<S: BuildHasher + Clone>(
+        &mut self,
+        cache: &SharedState<K, V, S>,
+        spent: Duration,
+    ) -> bool {
+        let is_spent = cache.sweep.allowance().is_some_and(|allowance| spent >= allowance);
+        self.report.out_of_budget |= is_spent;
+        is_spent
+    }
+
+    fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
+        let mut order: Vec<usize> = (0..cache.store.shard_count()).collect();
+        order.shuffle(&mut *cache.random());
+        self.todo.extend(order.into_iter().map(|shard| (Store::<K, V, S>::visit(shard), 0)));
+        self.at_pass = (self.report.looked_at, self.report.expired);
+        self.report.passes += 1;
+    }
+}
+
+/// Gives back the memory of the next sparse shard; returns where to go on at the next tick.
+fn shrink_one<K, V, S>(cache: &SharedState<K, V, S>, from: usize) -> usize
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    let count = cache.store.shard_count();
+    let shrunk = (from..from + count).map(|shard| shard % count).find(|&s| cache.store.shrink(s));
+    let unhashed = cache.store.take_unhashed();
+    if unhashed > 0 {
+        tracing::error!(
+            cache = cache.name(),
+            unhashed,
+            "the Hash of keys panicked as a table moved"
+        );
+    }
+    shrunk.map_or(from, |shard| (shard + 1) % count)
+}
+
+/// Thirty years, as Tokio's own timers put it.
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_secs(30 * 365 * 86_400)
+}

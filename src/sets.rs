@@ -1,0 +1,11 @@
+//! Sets in an order: members by score, where the score is a time ([`expiring`]) or anything ([`sorted`]).
+
+mod expiring;
+mod ordered;
+mod scores;
+mod sorted;
+
+pub use self::{
+    expiring::{ExpiringSet, ExpiringSetBuilder, ExpiringSets},
+    sorted::SortedSet,
+};
