@@ -36,7 +36,7 @@ fn main() {
     if quick {
         return;
     }
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     std::fs::create_dir_all(docs).expect("docs/ can be made");
     pictures::growth(&format!("{docs}/growth.svg"), &lines);
     pictures::storm(&format!("{docs}/storm.svg"), &bars);

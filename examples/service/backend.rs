@@ -8,23 +8,37 @@ use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
 
 use super::{Error, Session};
+#[cfg(feature = "redis")]
+use fleeting::redis;
 use fleeting::{
     Cache, Cause, ClientIp, Lagged, Limit, RateLimitLayer, RateLimiter, Sweep, TrustedProxies, Ttl,
-    Window, redis,
+    Window,
 };
 
+#[cfg(feature = "redis")]
+pub(super) use fleeting::redis::Client;
+
+/// Stands where a client of a server would, in a service that was built without.
+#[cfg(not(feature = "redis"))]
+#[derive(Clone, Copy)]
+pub(super) enum Client {}
+
+#[cfg(feature = "redis")]
 /// For how long the server keeps what expires for instances that can't be told at once.
 const RETENTION: Duration = Duration::from_secs(3_600);
 
+#[cfg(feature = "redis")]
 /// How long a request waits for the shared limits, before its instance decides alone: rather late than wrong.
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
+#[cfg(feature = "redis")]
 /// The instances that handle what expires, each session by one of them.
 const GROUP: &str = "services";
 
 #[derive(Clone)]
 pub(super) enum Sessions {
     Here(Cache<String, Session, RandomState>),
+    #[cfg(feature = "redis")]
     /// A session is the milliseconds of its TTL, in eight bytes, and its body.
     Shared(redis::Cache<String, Vec<u8>>),
 }
@@ -33,6 +47,7 @@ pub(super) enum Sessions {
 #[derive(Clone)]
 pub(super) enum Requests {
     Here(RateLimiter<String, RandomState>),
+    #[cfg(feature = "redis")]
     Shared(redis::RateLimiter<String>),
 }
 
@@ -46,7 +61,17 @@ pub(super) struct Gone {
 pub(super) type Expirations = Pin<Box<dyn Stream<Item = Result<Gone, Lagged>> + Send>>;
 
 impl Sessions {
-    pub(super) fn here() -> Self {
+    pub(super) fn new(client: Option<&Client>) -> Result<Self, Error> {
+        Ok(match client {
+            None => Self::here(),
+            #[cfg(feature = "redis")]
+            Some(client) => Self::shared(client)?,
+            #[cfg(not(feature = "redis"))]
+            Some(client) => match *client {},
+        })
+    }
+
+    fn here() -> Self {
         let sessions = Cache::builder()
             .name("sessions")
             // A quarter of the sessions ten times a second: none stays dead for much over 0.4 s.
@@ -58,7 +83,8 @@ impl Sessions {
         Self::Here(sessions)
     }
 
-    pub(super) fn shared(client: &redis::Client) -> Result<Self, redis::Error> {
+    #[cfg(feature = "redis")]
+    fn shared(client: &Client) -> Result<Self, redis::Error> {
         let sessions = redis::Cache::builder(client, "sessions")
             .format(redis::Format::Raw)
             .events(RETENTION)
@@ -71,6 +97,7 @@ impl Sessions {
         let ttl = session.ttl;
         Ok(match self {
             Self::Here(sessions) => sessions.set_ex(id, session, ttl).await.is_some(),
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.set_ex(id, pack(session), ttl).await?.is_some(),
         })
     }
@@ -82,6 +109,7 @@ impl Sessions {
                 let session = sessions.get_ex_with(id, |session| session.ttl).await;
                 Ok(session.map(|session| session.body))
             }
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
                 let Some(session) = sessions.get(id).await? else { return Ok(None) };
                 let session = sessions.get_ex(id, unpack(session).ttl).await?;
@@ -94,6 +122,7 @@ impl Sessions {
     pub(super) async fn remove(&self, id: &str) -> Result<bool, Error> {
         Ok(match self {
             Self::Here(sessions) => sessions.remove(id).await.is_some(),
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.remove(id).await?.is_some(),
         })
     }
@@ -101,6 +130,7 @@ impl Sessions {
     pub(super) async fn ttl(&self, id: &str) -> Result<Ttl, Error> {
         Ok(match self {
             Self::Here(sessions) => sessions.ttl(id).await,
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.ttl(id).await?,
         })
     }
@@ -109,6 +139,7 @@ impl Sessions {
     pub(super) async fn events(&self) -> Result<Expirations, Error> {
         Ok(match self {
             Self::Here(sessions) => sessions.events().map(|event| Ok(Gone::new(&*event?))).boxed(),
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
                 sessions.events().await?.map(|event| Ok(Gone::new(&*event?))).boxed()
             }
@@ -129,6 +160,7 @@ impl Sessions {
                     }
                 });
             }
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
                 let mut events = sessions.events_lossless(GROUP).await?;
                 tokio::spawn(async move {
@@ -145,6 +177,7 @@ impl Sessions {
     }
 
     /// Figures, as JSON; of a shared cache, those of this instance.
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
     pub(super) fn stats(&self, own_subscribers: usize, handled: u64) -> Value {
         match self {
             Self::Here(sessions) => {
@@ -161,6 +194,7 @@ impl Sessions {
                     "subscribers": stats.subscribers.saturating_sub(own_subscribers),
                 })
             }
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => {
                 let stats = sessions.stats();
                 json!({
@@ -176,13 +210,24 @@ impl Sessions {
     pub(super) async fn shutdown(&self) {
         match self {
             Self::Here(sessions) => sessions.shutdown().await,
+            #[cfg(feature = "redis")]
             Self::Shared(sessions) => sessions.shutdown().await,
         }
     }
 }
 
 impl Requests {
-    pub(super) fn here(per_session: u32) -> Self {
+    pub(super) fn new(client: Option<&Client>, per_session: u32) -> Result<Self, Error> {
+        Ok(match client {
+            None => Self::here(per_session),
+            #[cfg(feature = "redis")]
+            Some(client) => Self::shared(client, per_session)?,
+            #[cfg(not(feature = "redis"))]
+            Some(client) => match *client {},
+        })
+    }
+
+    fn here(per_session: u32) -> Self {
         let requests = RateLimiter::builder()
             .name("requests")
             .limit(Limit::per_minute(per_session).named("session"))
@@ -192,7 +237,8 @@ impl Requests {
         Self::Here(requests)
     }
 
-    pub(super) fn shared(client: &redis::Client, per_session: u32) -> Result<Self, redis::Error> {
+    #[cfg(feature = "redis")]
+    fn shared(client: &Client, per_session: u32) -> Result<Self, redis::Error> {
         let requests = redis::RateLimiter::builder(client, "requests")
             .limit(Limit::per_minute(per_session).named("session"))
             .window(Window::Buckets(10))
@@ -204,6 +250,7 @@ impl Requests {
     pub(super) async fn check(&self, id: &str) -> Result<(), Error> {
         match self {
             Self::Here(requests) => drop(requests.check(id).await?),
+            #[cfg(feature = "redis")]
             Self::Shared(requests) => drop(requests.check(id).await?),
         }
         Ok(())
@@ -212,6 +259,7 @@ impl Requests {
     pub(super) fn denied(&self) -> u64 {
         match self {
             Self::Here(requests) => requests.stats().denied,
+            #[cfg(feature = "redis")]
             Self::Shared(requests) => requests.stats().denied,
         }
     }
@@ -219,13 +267,14 @@ impl Requests {
 
 /// Limits the requests of one client address, in this instance or in all.
 pub(super) fn by_client(
-    client: Option<&redis::Client>,
+    client: Option<&Client>,
     per_client: u32,
     trusted: TrustedProxies,
-) -> Result<RateLimitLayer<ClientIp>, redis::Error> {
+) -> Result<RateLimitLayer<ClientIp>, Error> {
     let limit = Limit::per_minute(per_client).named("client");
     Ok(match client {
         None => RateLimitLayer::by_ip(RateLimiter::builder().limit(limit).build(), trusted),
+        #[cfg(feature = "redis")]
         Some(client) => {
             let clients = redis::RateLimiter::builder(client, "clients")
                 .limit(limit)
@@ -233,6 +282,8 @@ pub(super) fn by_client(
                 .build()?;
             RateLimitLayer::by_ip(clients, trusted)
         }
+        #[cfg(not(feature = "redis"))]
+        Some(client) => match *client {},
     })
 }
 
@@ -242,15 +293,37 @@ impl Gone {
     }
 }
 
+#[cfg(feature = "redis")]
 fn pack(session: Session) -> Vec<u8> {
     let ttl = u64::try_from(session.ttl.as_millis()).unwrap_or(u64::MAX);
     [&ttl.to_be_bytes()[..], &session.body].concat()
 }
 
+#[cfg(feature = "redis")]
 fn unpack(packed: Vec<u8>) -> Session {
     let mut body = Bytes::from(packed);
     // What is shorter is not ours: an empty session that dies now.
     let ttl = body.split_to(body.len().min(8));
     let ttl = <[u8; 8]>::try_from(&ttl[..]).map_or(0, u64::from_be_bytes);
     Session { body, ttl: Duration::from_millis(ttl) }
+}
+
+/// Connects to the server of `--redis`, if it was given.
+#[cfg(feature = "redis")]
+pub(super) async fn connect(urls: &[String]) -> Result<Option<Client>, Box<dyn std::error::Error>> {
+    match urls {
+        [] => Ok(None),
+        urls => Ok(Some(Client::connect(urls).await?)),
+    }
+}
+
+/// Refuses `--redis`: this service was built without.
+#[cfg(not(feature = "redis"))]
+pub(super) async fn connect(urls: &[String]) -> Result<Option<Client>, Box<dyn std::error::Error>> {
+    match urls {
+        [] => Ok(None),
+        _ => Err("this service was built without Redis; with it: \
+                  cargo run --release --example service --features redis -- --redis URL"
+            .into()),
+    }
 }

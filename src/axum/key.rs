@@ -10,7 +10,7 @@ use ::axum::{
     http::request::Parts,
     response::{IntoResponse, Response},
 };
-use futures_util::future::BoxFuture;
+use futures_core::future::BoxFuture;
 
 /// A longer key is shortened.
 const MAX_KEY_BYTES: usize = 256;

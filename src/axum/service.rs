@@ -13,7 +13,7 @@ use ::axum::{
     http::{HeaderMap, Request, Response as HttpResponse, StatusCode, request::Parts},
     response::Response,
 };
-use futures_util::future::BoxFuture;
+use futures_core::future::BoxFuture;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 

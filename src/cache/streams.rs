@@ -2,15 +2,16 @@
 
 use std::{
     hash::{BuildHasher, Hash},
-    panic::AssertUnwindSafe,
     sync::Arc,
 };
 
-use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
 use super::Cache;
-use crate::engine::event::{Cause, Event, Events, LosslessEvents};
+use crate::engine::{
+    event::{Cause, Event, Events, LosslessEvents},
+    panics,
+};
 
 /// How many events `on_expired` may be behind before it holds back the sweeper.
 const CALLBACK_CAPACITY: usize = 1_024;
@@ -88,8 +89,7 @@ where
                     continue;
                 }
                 let callback = callback.clone();
-                let call = AssertUnwindSafe(async move { callback(event).await });
-                if call.catch_unwind().await.is_err() {
+                if panics::caught(async move { callback(event).await }).await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");
                 }
             }

@@ -139,6 +139,8 @@ mod kernel {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -44,8 +44,7 @@ pub struct Event<K, V> {
 }
 
 /// How many events a subscriber missed because it read too slowly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("the subscriber lagged behind and missed {0} events")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lagged(pub u64);
 
 /// A stream of events that never slows the cache: who reads too slowly misses the oldest, and is told
@@ -138,3 +137,11 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
         f.debug_struct("LosslessEvents").field("unread", &self.0.unread()).finish()
     }
 }
+
+impl fmt::Display for Lagged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the subscriber lagged behind and missed {} events", self.0)
+    }
+}
+
+impl std::error::Error for Lagged {}

@@ -1,8 +1,12 @@
 //! Code that is not ours: values are dropped one by one, and a panic in one harms no other.
 
 use std::{
+    future::poll_fn,
     mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    task::Poll,
+    thread,
 };
 
 /// Drops each of `items`; tells how many of them panicked.
@@ -11,6 +15,16 @@ pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) -> usize {
         return 0;
     }
     items.into_iter().map(drop_one).filter(|dropped| !dropped).count()
+}
+
+/// Awaits `future`, and tells where it panicked.
+pub(crate) async fn caught<F: Future>(future: F) -> thread::Result<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 /// Drops `item`; tells whether that went without a panic.

@@ -51,6 +51,8 @@ fn build(name: &str) -> PathBuf {
     }
     let output = cargo
         .args(["build", "--quiet", "--message-format", "json-render-diagnostics"])
+        // The packages and features of `cargo test --workspace --all-features`, so that nothing is built twice.
+        .args(["--workspace", "--all-features"])
         .args(["--example", name, "--profile", profile, "--target-dir"])
         .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -72,7 +72,7 @@ fn main() {
     let page = page(figures);
     println!("{page}");
     if !quick {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/timeout-dict.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/timeout-dict.md");
         std::fs::write(path, page).expect("docs/timeout-dict.md can be written");
     }
 }

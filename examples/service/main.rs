@@ -23,7 +23,7 @@
 //! With `--spool DIR`, each session that expires becomes an element of the directory queue there, which any
 //! program can take, such as `examples/spool_worker.py DIR`.
 //!
-//! With `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
+//! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
 //! one service: a limit holds for all of them together, `/events` of each tells of every session, and each
 //! that expires is handled (counted as `expired`) by one of them.
 //!
@@ -31,7 +31,6 @@
 //! persistent. An id has at most 256 bytes, a body 1 MiB. What can't be done is answered by a 4xx
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
 
-#[path = "service/backend.rs"]
 mod backend;
 
 use std::{
@@ -69,8 +68,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::backend::{Requests, Sessions};
-use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::QueueSimple, redis};
+use self::backend::{Client, Requests, Sessions};
+use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::QueueSimple};
 
 const MAX_ID_BYTES: usize = 256;
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -124,10 +123,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
 
-    let client = match &args.redis[..] {
-        [] => None,
-        urls => Some(redis::Client::connect(urls).await?),
-    };
+    let client = backend::connect(&args.redis).await?;
     let mut service = Service::start(&args, client.as_ref()).await?;
     let spooling = match &args.spool {
         Some(folder) => Some(service.spool(folder).await?),
@@ -248,13 +244,9 @@ struct Lag {
 }
 
 impl Service {
-    async fn start(args: &Args, client: Option<&redis::Client>) -> Result<Self, Error> {
-        let (sessions, requests) = match client {
-            None => (Sessions::here(), Requests::here(args.per_session)),
-            Some(client) => {
-                (Sessions::shared(client)?, Requests::shared(client, args.per_session)?)
-            }
-        };
+    async fn start(args: &Args, client: Option<&Client>) -> Result<Self, Error> {
+        let sessions = Sessions::new(client)?;
+        let requests = Requests::new(client, args.per_session)?;
         let lag = watch_lag(&sessions).await?;
         Ok(Self { sessions, requests, lag, spool: None, started: Instant::now() })
     }
@@ -266,6 +258,7 @@ impl Service {
             None => error.to_string(),
         })?;
         let spool = Spool::new(queue);
+        #[allow(irrefutable_let_patterns)] // Without Redis they are nowhere else.
         let Sessions::Here(sessions) = &self.sessions else {
             return Err("what other instances may handle can't be spooled".into());
         };
@@ -360,7 +353,7 @@ async fn stats(State(service): State<Service>) -> Json<Value> {
 
 async fn page() -> impl IntoResponse {
     let policy = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
-    (policy, Html(include_str!("service/page.html")))
+    (policy, Html(include_str!("page.html")))
 }
 
 /// A `?ttl=` on anything but a PUT would be ignored without a word.
@@ -455,10 +448,11 @@ impl From<Limited> for Error {
     }
 }
 
-impl From<redis::Error> for Error {
-    fn from(error: redis::Error) -> Self {
+#[cfg(feature = "redis")]
+impl From<fleeting::redis::Error> for Error {
+    fn from(error: fleeting::redis::Error) -> Self {
         match error {
-            redis::Error::Limited(limited) => Self::Limited(limited),
+            fleeting::redis::Error::Limited(limited) => Self::Limited(limited),
             error => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the server fails");
                 Self::Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string())

@@ -96,7 +96,7 @@ fn main() {
     page += &runtime.block_on(layers(size));
     println!("{page}");
     if !quick {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rate-limit.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rate-limit.md");
         std::fs::write(path, page).expect("docs/rate-limit.md can be written");
     }
 }
