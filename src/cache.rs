@@ -156,6 +156,7 @@ where
                 return Poll::Pending;
             }
             let value = store.get(place, key, &self.shared.clock);
+            // The journal is empty after a hit: there the flush, and its look at shared memory, is saved.
             if value.is_none() {
                 // It may have been dead.
                 self.shared.publisher.flush();
@@ -335,25 +336,6 @@ where
     /// Live entries. O(n), a shard at a time.
     pub fn live_len(&self) -> usize {
         self.shared.store.live_len(self.shared.clock.now())
-    }
-
-    /// The live entries, cloned, in no order.
-    ///
-    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
-    /// meanwhile may or may not. A shard is copied at a time, under its lock for reading; between items
-    /// no lock is held, so the loop may call the cache.
-    pub fn iter(&self) -> Iter<K, V, S> {
-        Iter::new(self.clone())
-    }
-
-    /// The keys of [`iter`](Cache::iter).
-    pub fn keys(&self) -> Keys<K, V, S> {
-        self.iter().keys()
-    }
-
-    /// The values of [`iter`](Cache::iter).
-    pub fn values(&self) -> Values<K, V, S> {
-        self.iter().values()
     }
 
     /// Takes everything out, a shard at a time. Live values leave as [`Cause::Removed`], dead ones as

@@ -22,17 +22,29 @@ pub struct Keys<K, V, S>(Iter<K, V, S>);
 /// The values of the live entries of a cache. Made by [`Cache::values`].
 pub struct Values<K, V, S>(Iter<K, V, S>);
 
-impl<K, V, S> Iter<K, V, S> {
-    pub(super) fn new(cache: Cache<K, V, S>) -> Self {
-        Self { cache, next_shard: 0, shard: Vec::new().into_iter() }
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// The live entries, cloned, in no order.
+    ///
+    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
+    /// meanwhile may or may not. A shard is copied at a time, under its lock for reading; between items
+    /// no lock is held, so the loop may call the cache.
+    pub fn iter(&self) -> Iter<K, V, S> {
+        Iter { cache: self.clone(), next_shard: 0, shard: Vec::new().into_iter() }
     }
 
-    pub(super) fn keys(self) -> Keys<K, V, S> {
-        Keys(self)
+    /// The keys of [`iter`](Cache::iter).
+    pub fn keys(&self) -> Keys<K, V, S> {
+        Keys(self.iter())
     }
 
-    pub(super) fn values(self) -> Values<K, V, S> {
-        Values(self)
+    /// The values of [`iter`](Cache::iter).
+    pub fn values(&self) -> Values<K, V, S> {
+        Values(self.iter())
     }
 }
 

@@ -146,6 +146,7 @@ impl<K, V, S> SharedState<K, V, S> {
 
 impl<K, V, S> Drop for SharedState<K, V, S> {
     fn drop(&mut self) {
+        // It holds only a `Weak`, but may sleep for hours until it would see that.
         if let Some(task) = self.take_task() {
             task.abort();
         }

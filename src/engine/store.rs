@@ -13,6 +13,7 @@ mod bounded;
 mod counters;
 mod entry;
 mod journal;
+mod scan;
 mod sweep;
 mod window;
 mod zones;
@@ -20,13 +21,9 @@ mod zones;
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
-
-use dashmap::SharedValue;
-use hashbrown::raw::RawTable;
 
 pub use self::entry::Cause;
 pub(crate) use self::{
@@ -37,10 +34,13 @@ pub(crate) use self::{
     sweep::ShardPass,
     window::WINDOW,
 };
-use self::{counters::Counters, window::Table, zones::Zones};
+use self::{
+    counters::{Counters, Counts},
+    window::Table,
+    zones::Zones,
+};
 use crate::engine::{
-    clock::{Deadline, Now, Tick},
-    panics,
+    clock::{Deadline, Now},
     sync::{
         DashMap, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -126,6 +126,12 @@ where
         self.map.shards().iter().map(|shard| shard.read().len()).sum()
     }
 
+    pub(crate) fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.shards.iter().for_each(|shard| sum.add(&shard.counters));
+        sum
+    }
+
     /// How many keys could not be hashed since this was last asked.
     pub(crate) fn take_unhashed(&self) -> usize {
         match self.unhashed.load(Relaxed) {
@@ -148,6 +154,18 @@ where
     #[inline]
     pub(crate) fn place_of(&self, hash: u64) -> Location {
         Location { hash, index: self.map.determine_shard(hash as usize) }
+    }
+
+    /// Counts a read that is about to be; returns how many there were in that shard.
+    #[inline]
+    pub(crate) fn count_read(&self, place: Location) -> u64 {
+        self.shards[place.index].counters.count_read()
+    }
+
+    /// The read was counted too early.
+    #[cold]
+    pub(crate) fn uncount_read(&self, place: Location) {
+        self.shards[place.index].counters.uncount_read();
     }
 
     /// A clone of the live value. A dead one is expired on the way. The read has been counted.
@@ -212,6 +230,7 @@ where
         let Location { hash, index } = self.place(&key);
         let mut table = self.map.shards()[index].write();
         let buckets = table.buckets();
+        // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
             let entry = Entry::new(value, deadline(None));
             self.insert(&mut table, hash, index, key, entry);
@@ -219,6 +238,8 @@ where
         };
         let shard = &self.shards[index];
         if now.is_dead(entry.deadline) {
+            // A dead value is none: the new one gets what a new key gets, and the old one leaves as expired before
+            // anybody hears of the new.
             let fresh = deadline(None);
             shard.zones.note(buckets, bucket, fresh);
             let old = entry.replace(value, fresh);
@@ -232,6 +253,7 @@ where
         let old = entry.replace(value, fresh);
         bump(&shard.counters.replaced, 1);
         match copy {
+            // The key that is in the map stays, and the caller's goes: it is theirs to drop, so after the lock.
             None => {
                 drop(table);
                 drop(key);
@@ -255,6 +277,7 @@ where
             self.insert(&mut table, hash, index, key, Entry::new(value, deadline));
             return true;
         };
+        // Unlocked by hand: `key` and `value` are dropped at the end of this call.
         if !now.is_dead(entry.deadline) {
             drop(table);
             return false;
@@ -314,68 +337,11 @@ where
         Some(entry.value)
     }
 
-    /// Takes everything out of one shard.
-    pub(crate) fn clear_shard(&self, index: usize, now: Tick) {
-        let mut fresh = RawTable::with_capacity(self.reserved);
-        let mut departures = Vec::new();
-        let mut table = self.map.shards()[index].write();
-        mem::swap(&mut *table, &mut fresh);
-        self.mark_moved(index, &table);
-        let departs = |(key, entry): (K, SharedValue<Entry<V>>)| {
-            let entry = entry.into_inner();
-            let dead = entry.deadline.is_dead(now);
-            entry.depart(key, if dead { Cause::Expired } else { Cause::Removed }, now)
-        };
-        let wanted = self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
-        if wanted {
-            departures.extend(fresh.drain().map(departs));
+    #[inline]
+    fn count_outcome(&self, place: Location, hit: bool) {
+        if !hit {
+            self.shards[place.index].counters.count_miss();
         }
-        let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
-        let mut removed = departures.len() - expired;
-        self.journal.record_wanted(&mut departures);
-        drop(table);
-        window::look(&fresh, |_, entry| {
-            *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
-        });
-        let counting = self.map.shards()[index].write();
-        bump(&self.shards[index].counters.expired, expired as u64);
-        bump(&self.shards[index].counters.removed, removed as u64);
-        drop(counting);
-        self.give_room(expired + removed);
-        // One by one: a table that is dropped whole leaks the rest where one panics.
-        panics::drop_all(departures);
-        panics::drop_all(fresh.drain());
-    }
-
-    /// Clones of the live entries of one shard, with their deadlines.
-    pub(crate) fn snapshot(&self, index: usize, now: Tick) -> Vec<(K, V, Deadline)>
-    where
-        K: Clone,
-        V: Clone,
-    {
-        // Made before the lock, so that it is dropped after it where a clone panics.
-        let mut live = Vec::new();
-        let table = self.map.shards()[index].read();
-        live.reserve(table.len());
-        window::look(&table, |key, entry| {
-            if !entry.deadline.is_dead(now) {
-                live.push((key.clone(), entry.value.clone(), entry.deadline));
-            }
-        });
-        drop(table);
-        live
-    }
-
-    /// Live entries, counted window by window.
-    pub(crate) fn live_len(&self, now: Tick) -> usize {
-        let mut live = 0;
-        for shard in self.map.shards() {
-            let table = shard.read();
-            window::look(&table, |_, entry| {
-                live += usize::from(!entry.deadline.is_dead(now));
-            });
-        }
-        live
     }
 
     fn change<Q, R>(
@@ -413,6 +379,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
         let table = self.map.shards()[index].read();
         let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
         let entry = entry.get();
@@ -432,6 +399,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let mut table = self.map.shards()[index].write();
+        // Looked for again: between the two locks somebody may have written a new value, which lives.
         let found = window::find(&mut table, hash, |k| k.borrow() == key);
         let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
         if let Some((bucket, _)) = dead {
@@ -467,6 +435,7 @@ where
 
     fn insert(&self, table: &mut Table<K, V>, hash: u64, index: usize, key: K, entry: Entry<V>) {
         if table.capacity() == table.len() {
+            // Grown here and not within `insert`, so that it is known when entries change places.
             table.reserve(1, |(key, _)| self.rehash(key));
             self.mark_moved(index, table);
         }
@@ -475,7 +444,7 @@ where
         self.shards[index].zones.note(table.buckets(), bucket, deadline);
     }
 
-    fn mark_moved(&self, index: usize, table: &Table<K, V>) {
+    pub(super) fn mark_moved(&self, index: usize, table: &Table<K, V>) {
         let shard = &self.shards[index];
         shard.moved.store(true, Relaxed);
         shard.zones.forget(table.buckets());

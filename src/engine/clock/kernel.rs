@@ -22,6 +22,7 @@ impl Kernel {
     /// A clock that counts from `epoch`, which must be the present; `None` where `Instant` turns out
     /// not to be this clock.
     pub(super) fn from(epoch: fn() -> Instant) -> (Instant, Option<Kernel>) {
+        // Between two readings of our own: if `Instant` counted from another clock, it would not lie between.
         let before = nanoseconds(ClockId::Monotonic);
         let instant = epoch();
         let after = nanoseconds(ClockId::Monotonic);

@@ -100,6 +100,7 @@ impl<K, V> Publisher<K, V> {
         let read = log.trim();
         let wakers = log.take_wakers();
         drop(log);
+        // A waker may run the reader at once, on this thread: only after the lock.
         wakers.into_iter().for_each(Waker::wake);
         panics::drop_all(unread);
         panics::drop_all(read);
@@ -116,6 +117,7 @@ impl<K, V> Publisher<K, V> {
     /// Waits until at least half of every lossless subscription is free, so that the sweeper then does a
     /// fair piece of work at once.
     pub(crate) async fn wait_for_room(&self) {
+        // Asked and noted under one lock: else the last reader could make room between the two, and tell nobody.
         let may_go = {
             let mut log = self.lock();
             log.held_back = !log.is_half_free();
@@ -144,6 +146,7 @@ impl<K, V> Publisher<K, V> {
         let mut log = self.lock();
         let unread = self.append(&mut log);
         log.closed = true;
+        // In the lock, so that a subscriber that comes later does not want anything again.
         self.journal.want(0);
         let wakers = log.take_wakers();
         drop(log);
@@ -241,6 +244,7 @@ impl<K, V> Subscription<K, V> {
         let unread = publisher.append(&mut log);
         let id = log.next_id;
         log.next_id += 1;
+        // It begins behind the last event, whatever others have not read yet.
         let next = log.end();
         log.readers.insert(id, Reader { next, lossless, waker: None });
         if !log.closed {

@@ -1,9 +1,6 @@
 //! Where hits, misses and departures are counted: in each shard, so that no two threads share a counter unless
 //! they share a lock.
 
-use std::hash::{BuildHasher, Hash};
-
-use super::{Location, Store};
 use crate::engine::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed},
@@ -13,8 +10,8 @@ use crate::engine::sync::atomic::{
 #[derive(Default)]
 pub(super) struct Counters {
     /// Hits and misses.
-    pub(super) reads: AtomicU64,
-    pub(super) misses: AtomicU64,
+    reads: AtomicU64,
+    misses: AtomicU64,
     /// These three are written under the shard's lock.
     pub(super) expired: AtomicU64,
     pub(super) removed: AtomicU64,
@@ -31,43 +28,35 @@ pub(crate) struct Counts {
     pub(crate) replaced: u64,
 }
 
-impl<K, V, S> Store<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    pub(crate) fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
-        for shard in &self.shards {
-            let counters = &shard.counters;
-            // In this order, as a miss is counted after its read.
-            let misses = counters.misses.load(Acquire);
-            sum.hits += counters.reads.load(Relaxed).saturating_sub(misses);
-            sum.misses += misses;
-            sum.expired += counters.expired.load(Relaxed);
-            sum.removed += counters.removed.load(Relaxed);
-            sum.replaced += counters.replaced.load(Relaxed);
-        }
-        sum
-    }
-
-    /// Counts a read that is about to be; returns how many there were in that shard.
+impl Counters {
+    /// Counts a read that is about to be; returns how many there were.
     #[inline]
-    pub(crate) fn count_read(&self, place: Location) -> u64 {
-        self.shards[place.index].counters.reads.fetch_add(1, Relaxed)
+    pub(super) fn count_read(&self) -> u64 {
+        self.reads.fetch_add(1, Relaxed)
     }
 
     /// The read was counted too early.
-    #[cold]
-    pub(crate) fn uncount_read(&self, place: Location) {
-        self.shards[place.index].counters.reads.fetch_sub(1, Relaxed);
+    pub(super) fn uncount_read(&self) {
+        self.reads.fetch_sub(1, Relaxed);
     }
 
+    /// A read that was counted has found nothing. Hits are what is left: they need no second counter.
     #[inline]
-    pub(super) fn count_outcome(&self, place: Location, hit: bool) {
-        if !hit {
-            self.shards[place.index].counters.misses.fetch_add(1, Relaxed);
-        }
+    pub(super) fn count_miss(&self) {
+        self.misses.fetch_add(1, Relaxed);
+    }
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, counters: &Counters) {
+        // In this order, as a miss is counted after its read: else a miss might be taken off a read that is not
+        // there yet.
+        let misses = counters.misses.load(Acquire);
+        self.hits += counters.reads.load(Relaxed).saturating_sub(misses);
+        self.misses += misses;
+        self.expired += counters.expired.load(Relaxed);
+        self.removed += counters.removed.load(Relaxed);
+        self.replaced += counters.replaced.load(Relaxed);
     }
 }
 

@@ -43,6 +43,7 @@ impl<K, V> Journal<K, V> {
         if !self.wants(departure.cause) {
             return Some(departure);
         }
+        // In this order: who sees the flag finds the departure.
         let mut staged = self.lock();
         staged.push(departure);
         self.dirty.store(true, Release);
@@ -72,6 +73,7 @@ impl<K, V> Journal<K, V> {
 
     pub(crate) fn take(&self) -> Vec<Departure<K, V>> {
         let mut staged = self.lock();
+        // Under the lock, so that no departure is left behind by a flag that was just set.
         self.dirty.store(false, Relaxed);
         std::mem::take(&mut *staged)
     }

@@ -65,6 +65,8 @@ where
             return Some(WindowReport::default());
         }
         let buckets = table.buckets();
+        // After a move an entry may lie behind the cursor and not have been looked at: the whole shard is, once, so
+        // that the bound on staleness holds for it too.
         if shard.moved.load(Relaxed) {
             shard.moved.store(false, Relaxed);
             shard.cursor.store(0, Relaxed);
@@ -89,12 +91,14 @@ where
         };
         let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
         let (looked_at, stop) = window::take(&mut table, start..end, room, leaves, taken);
+        // Where nothing was looked at, nothing was learnt.
         if start < end {
             shard.zones.learn(buckets, start, soonest, stop == end);
         }
         let expired = dead.len() - before;
         shard.cursor.store(stop % buckets, Relaxed);
         visit.left = Some(left - (stop - start));
+        // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
         self.journal.record_all(Cause::Expired, dead);
         bump(&shard.counters.expired, expired as u64);
         self.give_room(expired);
@@ -125,6 +129,7 @@ where
         let mut other = RawTable::with_capacity(target);
         window::touch(&mut other);
         self.warm(index);
+        // Memory can wait: a sweeper that waited here would wait for readers.
         let Some(mut table) = lock.try_write() else { return false };
         if table.len() > other.capacity() {
             return false;

@@ -96,6 +96,7 @@ async fn run<K, V, S>(
             continue;
         }
         let mut sweep = SweepRun::new(&cache);
+        // Not kept while waiting: the last handle of the user must be the last, and end this task.
         drop(cache);
         loop {
             let Some(cache) = shared.upgrade() else { return };
@@ -107,6 +108,7 @@ async fn run<K, V, S>(
                 Step::Done => break,
             }
         }
+        // Memory is given back after the sweep, when it is known what is left.
         let Some(cache) = shared.upgrade() else { return };
         next_to_shrink = shrink_one(&cache, next_to_shrink);
         let report = sweep.finish(&cache);
@@ -216,9 +218,12 @@ where
         let share = |buckets| cache.sweep.share_of(buckets);
         let look = cache.store.sweep_window(&mut visit, share, now, room, wait, &mut self.dead);
         let Some(look) = look else {
+            // The others first: by then whoever holds the lock has mostly gone.
             self.todo.push_back((visit, tries + 1));
             return None;
         };
+        // After the lock of the shard, and before the next window: who waits for the event need not wait for the
+        // whole sweep.
         cache.publisher.flush();
         let panicked = panics::drop_all(self.dead.drain(..));
         if panicked > 0 {
@@ -263,6 +268,7 @@ where
 
     fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
         let mut order: Vec<usize> = (0..cache.store.shard_count()).collect();
+        // In random order, so that where a budget cuts sweeps short no shard is always last.
         order.shuffle(&mut *cache.random());
         self.todo.extend(order.into_iter().map(|shard| (Store::<K, V, S>::visit(shard), 0)));
         self.at_pass = (self.report.looked_at, self.report.expired);
