@@ -1,4 +1,4 @@
-//! Directory queues beside the Python package dirq: `cargo bench --bench dirq` writes docs/dirq.md.
+//! Directory queues beside the Python package dirq: `cargo bench --features dirq --bench dirq` writes docs/dirq.md.
 //!
 //! It needs that package, in the venv of `scripts/python.sh` or in the Python that FLEETING_DIRQ_PYTHON names.
 //! Every figure is the median of rounds in which both take turns in one directory, on one machine in one run: the
@@ -46,7 +46,7 @@ fn main() {
     };
     let mut page = String::from(
         "# Directory queues beside the Python package\n\n\
-         Made by `cargo bench --bench dirq`: medians of rounds in which both take turns, in one directory, on one \
+         Made by `cargo bench --features dirq --bench dirq`: medians of rounds in which both take turns, in one directory, on one \
          machine in one run. What counts is the ratio. Bodies of 200 bytes, one process, one call after another; \
          elements a second.\n\n\
          ## In memory\n\n\

@@ -1,4 +1,4 @@
-//! Verbs on Redis beside the plain client's commands: `cargo bench --bench redis` writes docs/redis.md.
+//! Verbs on Redis beside the plain client's commands: `cargo bench --features redis --bench redis` writes docs/redis.md.
 //!
 //! It starts its own `redis-server`. Every figure is the median of rounds in which all take turns, on one
 //! machine in one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
@@ -47,7 +47,7 @@ fn main() {
     let server = Server::start();
     let mut page = String::from(
         "# Verbs on Redis beside the plain client\n\n\
-         Made by `cargo bench --bench redis`, over loopback: medians of rounds in which all take turns, on one \
+         Made by `cargo bench --features redis --bench redis`, over loopback: medians of rounds in which all take turns, on one \
          machine in one run. What counts is the ratio to the plain client: crate `redis`, its \
          `ConnectionManager` as it comes, given the same timeouts, which makes the same keys and the same JSON. It \
          queues fifty commands, fewer than there are callers; ours queues more.\n\n",

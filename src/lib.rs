@@ -21,6 +21,9 @@
 //! # }
 //! ```
 //!
+//! The [guide] has a page for each of the other types: rate limits, sets, the timeout dictionary, the same verbs on
+//! Redis, and directory queues.
+//!
 //! # Words
 //!
 //! | word | meaning |
@@ -52,6 +55,7 @@ mod cache;
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub mod dirq;
 mod engine;
+pub mod guide;
 mod rate_limit;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -18,12 +18,24 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let mut page = String::from(
+    let mut page = format!(
         "# The field, side by side\n\n\
          Made by `cargo bench --bench peers`: medians of rounds in which all take turns, on one machine in \
          one run. What counts is the ratio. 20-byte `String` keys, `Arc` values. DashMap alone (no clock, no \
-         deadline) is the floor; quick_cache has no TTL; DashMap + now is what people write by hand, with \
-         `retain` as its sweep.\n",
+         deadline) is the floor.\n\n\
+         | | how it was driven |\n| --- | --- |\n\
+         | DashMap {} | 64 shards, foldhash; no TTL |\n\
+         | DashMap + now | the same with an `Instant` in each value, `Instant::now()` in each call, and in the \
+         storm a `retain` each 100 ms: what people write by hand |\n\
+         | moka {} | `future::Cache`, unbounded, the TTL of each entry by `Expiry`; in the storm \
+         `run_pending_tasks` each 100 ms, as nothing leaves without traffic |\n\
+         | quick_cache {} | `sync::Cache`, room for twice the entries; no TTL, so in no storm |\n\
+         | retainer {} | as it comes; in the storm `monitor(20, 0.25, 100 ms)` |\n\
+         | fleeting | as it comes |\n",
+        version("dashmap"),
+        version("moka"),
+        version("quick_cache"),
+        version("retainer"),
     );
     page += &runtime.block_on(ops::table(quick));
     let (growth, lines) = runtime.block_on(growth::table(quick));
@@ -41,6 +53,14 @@ fn main() {
     pictures::growth(&format!("{docs}/growth.svg"), &lines);
     pictures::storm(&format!("{docs}/storm.svg"), &bars);
     std::fs::write(format!("{docs}/peers.md"), page).expect("docs/peers.md can be written");
+}
+
+/// The version of a dependency, as the lock file has it.
+fn version(of: &str) -> &'static str {
+    let lock = include_str!("../../Cargo.lock");
+    let package = format!("name = \"{of}\"\nversion = \"");
+    let found = lock.split_once(&package).and_then(|(_, rest)| rest.split_once('"'));
+    found.unwrap_or_else(|| panic!("{of} is not in Cargo.lock")).0
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

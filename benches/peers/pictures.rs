@@ -14,9 +14,14 @@ const COLORS: [RGBColor; 6] = [
 ];
 const FONT: &str = "sans-serif";
 
+/// Colours of the page, light or dark as the reader's.
+const STYLE: &str = "<style>svg{color:#1f2328;--page:#fff}\
+    @media(prefers-color-scheme:dark){svg{color:#e6edf3;--page:#0d1117}}</style>";
+
 /// A panel for each kind of call, a line for each subject; both axes logarithmic.
 pub(crate) fn growth(path: &str, panels: &[Lines]) {
-    let root = SVGBackend::new(path, (1_200, 420)).into_drawing_area();
+    let mut picture = String::new();
+    let root = SVGBackend::with_string(&mut picture, (1_200, 420)).into_drawing_area();
     root.fill(&WHITE).expect("drawn in memory");
     for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
         let all = panel.figures.iter().flatten().copied();
@@ -26,12 +31,14 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
             .caption(panel.title, (FONT, 16))
             .margin(12)
             .x_label_area_size(36)
-            .y_label_area_size(56)
+            .y_label_area_size(72)
             .build_cartesian_2d(sizes.log_scale(), (low * 0.7..high * 1.5).log_scale())
             .expect("drawn in memory");
         chart
             .configure_mesh()
             .x_desc("entries")
+            .y_desc("nanoseconds")
+            .axis_desc_style((FONT, 12))
             .x_labels(panel.sizes.len())
             .x_label_formatter(&short)
             .y_label_formatter(&short)
@@ -60,32 +67,37 @@ pub(crate) fn growth(path: &str, panels: &[Lines]) {
             .draw()
             .expect("drawn in memory");
     }
-    root.present().expect("the picture can be written");
+    root.present().expect("drawn in memory");
+    drop(root);
+    write(path, &picture);
 }
 
 /// Bars on logarithmic axes: until all are gone, and the reader's p99.9 and worst meanwhile.
 pub(crate) fn storm(path: &str, storms: &[Storm]) {
-    let root = SVGBackend::new(path, (1_200, 300)).into_drawing_area();
+    let mut picture = String::new();
+    let root = SVGBackend::with_string(&mut picture, (1_200, 320)).into_drawing_area();
     root.fill(&WHITE).expect("drawn in memory");
-    type Panel = (&'static str, fn(&Storm) -> f64);
+    type Panel = (&'static str, &'static str, fn(&Storm) -> f64);
     let panels: [Panel; 3] = [
-        ("all gone, ms", |storm| storm.gone_ms),
-        ("reader's p99.9, µs", |storm| storm.p999_us),
-        ("reader's worst, µs", |storm| storm.worst_us),
+        ("all gone", "milliseconds", |storm| storm.gone_ms),
+        ("reader's p99.9", "microseconds", |storm| storm.p999_us),
+        ("reader's worst", "microseconds", |storm| storm.worst_us),
     ];
-    for (area, (title, figure)) in root.split_evenly((1, 3)).iter().zip(panels) {
+    for (area, (title, unit, figure)) in root.split_evenly((1, 3)).iter().zip(panels) {
         let highest = storms.iter().map(figure).fold(1.0, f64::max);
         let count = storms.len();
         let mut chart = ChartBuilder::on(area)
             .caption(title, (FONT, 16))
             .margin(12)
-            .x_label_area_size(28)
+            .x_label_area_size(40)
             .build_cartesian_2d((0.1..highest * 20.0).log_scale(), 0.0..count as f64)
             .expect("drawn in memory");
         chart
             .configure_mesh()
             .disable_y_mesh()
             .x_labels(6)
+            .x_desc(unit)
+            .axis_desc_style((FONT, 12))
             .x_label_formatter(&short)
             .label_style((FONT, 12))
             .light_line_style(TRANSPARENT)
@@ -105,7 +117,17 @@ pub(crate) fn storm(path: &str, storms: &[Storm]) {
                 .expect("drawn in memory");
         }
     }
-    root.present().expect("the picture can be written");
+    root.present().expect("drawn in memory");
+    drop(root);
+    write(path, &picture);
+}
+
+/// What is drawn in black on white takes the colours of the reader's page.
+fn write(path: &str, picture: &str) {
+    let (head, drawing) = picture.split_once('\n').expect("an SVG has more than a line");
+    let drawing = drawing.replace("#000000", "currentColor").replace("#FFFFFF", "var(--page)");
+    std::fs::write(path, format!("{head}\n{STYLE}\n{drawing}"))
+        .expect("the picture can be written");
 }
 
 /// `10 k` for 10000.

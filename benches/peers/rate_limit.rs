@@ -1,4 +1,4 @@
-//! Checks beside governor's: `cargo bench --features axum --bench rate_limit` writes docs/rate-limit.md.
+//! Checks beside governor's: `cargo bench --bench rate_limit` writes docs/rate-limit.md.
 //!
 //! Every figure is the median of rounds in which all take turns, on one machine in one run: the ratios are
 //! what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
@@ -51,7 +51,7 @@ fn main() {
         .expect("a runtime");
     let mut page = String::from(
         "# Rate limits beside governor\n\n\
-         Made by `cargo bench --features axum --bench rate_limit`: medians of rounds in which all take turns, \
+         Made by `cargo bench --bench rate_limit`: medians of rounds in which all take turns, \
          on one machine in one run. What counts is the ratio to governor, in brackets. `u64` keys.\n\n\
          ## Nanoseconds a check\n\n",
     );

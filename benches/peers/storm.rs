@@ -56,7 +56,7 @@ pub(crate) async fn table(quick: bool) -> (String, Vec<Storm>) {
     let mut page = format!(
         "\n## The storm\n\n{dead} entries die at one instant beside {} live ones, which a task keeps \
          reading. Medians of {rounds} storms; of retainer one, and what is not gone after {PATIENCE:?} is \
-         given up.\n\n![The storm](storm.svg)\n\n",
+         given up.\n\n",
         dead / 10
     );
     let heads = ["all gone", "subscriber has all", "reader's p99.9", "reader's worst"];

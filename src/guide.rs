@@ -1,0 +1,83 @@
+//! The guide: what each part is for, and how it is used.
+//!
+//! | page | |
+//! | --- | --- |
+//! | [`streams`] | hearing of what leaves, and what a slow reader loses |
+//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
+//! | [`sets`] | members that die when their score is old |
+//! | [`timeout_dict`] | deadlines that workers pull |
+//! | `redis` | the same names where one machine is not enough (feature `redis`) |
+//! | `directory_queues` | queues that other programs read (feature `dirq`) |
+//! | [`measured`] | what all this costs, and how that was measured |
+//!
+//! # Examples
+//!
+//! In the repository, each with `cargo run --release --example NAME`:
+//!
+//! | name | |
+//! | --- | --- |
+//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired; built with `--features redis`, `--redis URL` shares it all |
+//! | `limit` | rate limits in a handler, as a layer, by plan |
+//! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
+//! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
+//! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
+//! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
+//! | `spool_worker.py` | takes what `service --spool DIR` wrote, with the Python package `dirq` |
+//! | `first_steps`, `events`, `custom_sweep` | one idea each |
+//! | `migrate_timed_dict`, `migrate_ttl_dict` | the calls of two Python libraries beside these |
+
+#[doc = include_str!("guide/streams.md")]
+pub mod streams {}
+
+#[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
+#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+pub mod rate_limits {}
+
+#[doc = include_str!("guide/sets.md")]
+pub mod sets {}
+
+#[doc = include_str!("guide/timeout_dict.md")]
+pub mod timeout_dict {}
+
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+#[doc = include_str!("guide/redis.md")]
+pub mod redis {}
+
+#[cfg(all(feature = "dirq", unix))]
+#[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
+#[doc = include_str!("guide/directory_queues.md")]
+pub mod directory_queues {}
+
+/// What was measured: tables that the benches write, each with the command that made it.
+///
+/// All on one machine of two cores, shared and noisy, with all subjects in turns in one run. What counts is the
+/// ratio; other machines have others.
+pub mod measured {
+    #[doc = include_str!("../docs/peers.md")]
+    pub mod peers {}
+
+    #[doc = include_str!("../docs/sweep.md")]
+    pub mod sweep {}
+
+    #[doc = include_str!("../docs/memory.md")]
+    pub mod memory {}
+
+    #[doc = include_str!("../docs/bytes.md")]
+    pub mod bytes {}
+
+    #[doc = include_str!("../docs/rate-limit.md")]
+    pub mod rate_limit {}
+
+    #[doc = include_str!("../docs/sets.md")]
+    pub mod sets {}
+
+    #[doc = include_str!("../docs/timeout-dict.md")]
+    pub mod timeout_dict {}
+
+    #[doc = include_str!("../docs/redis.md")]
+    pub mod redis {}
+
+    #[doc = include_str!("../docs/dirq.md")]
+    pub mod dirq {}
+}
