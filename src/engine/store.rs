@@ -14,6 +14,7 @@ mod counters;
 mod entry;
 mod journal;
 mod scan;
+mod shrink;
 mod sweep;
 mod window;
 mod zones;
