@@ -14,9 +14,8 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
-mod names;
+mod keyspace;
 mod rate_limiter;
-mod raw;
 mod script;
 mod timeout_dict;
 

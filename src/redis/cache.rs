@@ -1,10 +1,10 @@
+mod broadcast;
 mod builder;
-mod entries;
+mod commands;
+mod consumer_group;
 mod events;
-mod feed;
-mod group;
-mod shared;
-mod store;
+mod scan;
+mod state;
 
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 pub use self::{
     builder::CacheBuilder,
     events::{Events, LosslessEvents},
-    shared::CacheStats,
+    state::CacheStats,
 };
 use self::{
-    shared::Shared,
-    store::{Life, Store},
+    commands::{Life, Store},
+    state::Shared,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};

@@ -10,7 +10,7 @@ use ::redis::{
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Error, names::Names};
+use super::{Error, keyspace::Names};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -254,7 +254,7 @@ impl ClientBuilder {
     /// [`Error::Address`] for what is no URL of a server, [`Error::Name`] for a prefix that can't be part of
     /// a key, [`Error::Connect`] where no server can be reached.
     pub async fn connect(self) -> Result<Client, Error> {
-        super::names::check(&self.prefix)?;
+        super::keyspace::check(&self.prefix)?;
         let servers = self.servers.map_err(|error| Error::Address((*error).clone()))?;
         if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::TcpTls { .. })) {
             // Who else installed one was first, and keeps it.

@@ -8,6 +8,8 @@ use serde::{
     },
 };
 
+mod raw;
+
 use super::Error;
 
 /// How values are written on the server. None of these runs anything when it is read.
@@ -31,7 +33,7 @@ impl Format {
             Self::MessagePack => {
                 rmp_serde::to_vec_named(value).map_err(|error| Error::Encode(error.into()))
             }
-            Self::Raw => super::raw::encode(value).map_err(|error| Error::Encode(error.into())),
+            Self::Raw => raw::encode(value).map_err(|error| Error::Encode(error.into())),
         }
     }
 
@@ -44,7 +46,7 @@ impl Format {
         let value = match self {
             Self::Json => serde_json::from_slice(bytes).map_err(Into::into),
             Self::MessagePack => rmp_serde::from_slice(bytes).map_err(Into::into),
-            Self::Raw => super::raw::decode(bytes).map_err(Into::into),
+            Self::Raw => raw::decode(bytes).map_err(Into::into),
         };
         value.map_err(|source| decode_error(&key(), source))
     }

@@ -1,25 +1,25 @@
 //! Rate limits that all processes share.
 //!
 //! 1. A check is one script on one key, which has all that a subject has in use: all limits are charged, or
-//!    none. `limits.lua` and the file of a window are one script together.
+//!    none. `prelude.lua` and the file of a window are one script together.
 //! 2. Each way to the server goes through `Shared::asked`: its time is short, and the breaker keeps calls from
 //!    a server that fails. What may have been charged is never sent again.
 //! 3. What the server has denied is certain until its time comes, and so repeated without asking (`Denials`).
 
 mod breaker;
 mod builder;
-mod denials;
+mod deny_cache;
 mod permit;
-mod shared;
-mod verdict;
+mod protocol;
+mod state;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use self::shared::Shared;
 #[cfg(feature = "axum")]
-pub(crate) use self::verdict::Left;
+pub(crate) use self::protocol::Left;
+use self::state::Shared;
 pub use self::{
     breaker::Breaker,
     builder::{OnError, RateLimiterBuilder},

@@ -4,16 +4,16 @@
 //!    one script. What is due is asked of all shards at once.
 //! 2. What was taken or claimed is [`Held`] until the caller has it: whoever gives up, or can't read a value,
 //!    gives the others back.
-//! 3. What the scripts may count on is in `timeout_dict/entries.lua`; the two layouts differ in the few
-//!    functions of `sharded.lua` and `original.lua`.
+//! 3. What the scripts may count on is in `timeout_dict/prelude.lua`; the two layouts differ in the few
+//!    functions of `sharded.lua` and `compat.lua`.
 
-mod batch;
+mod batch_reply;
 mod builder;
 mod claim;
-mod held;
+mod delivery;
 mod layout;
-mod look;
-mod shared;
+mod oldest_first;
+mod state;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
@@ -24,9 +24,9 @@ use tokio::{sync::Mutex, time::sleep};
 
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
 use self::{
-    held::{Held, WayBack, to_its_end},
+    delivery::{Held, WayBack, to_its_end},
     layout::Layout,
-    shared::{Due, Shared, micros},
+    state::{Due, Shared, micros},
 };
 use super::{
     Client, Error,

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::{
     super::{Client, Error, Format},
     Cache,
-    shared::Shared,
-    store::Store,
+    commands::Store,
+    state::Shared,
 };
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].

@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     super::Error,
-    Cache, feed,
-    group::{self, Item, Note, Place},
-    store::Store,
+    Cache, broadcast,
+    commands::Store,
+    consumer_group::{self, Item, Note, Place},
 };
 use crate::engine::event::{Event, Lagged};
 
@@ -94,7 +94,7 @@ where
     /// every verb.
     pub async fn events(&self) -> Result<Events<K, V>, Error> {
         self.must_tell()?;
-        let receiver = feed::subscribe(&self.shared).await?;
+        let receiver = broadcast::subscribe(&self.shared).await?;
         Ok(Events(Box::pin(unfold(receiver, next))))
     }
 
@@ -130,7 +130,7 @@ where
     /// every verb.
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.must_tell()?;
-        let (items, notes) = group::join(&self.shared, group).await?;
+        let (items, notes) = consumer_group::join(&self.shared, group).await?;
         let (store, group) = (self.shared.store.clone(), group.to_owned());
         Ok(LosslessEvents { store, group, items, notes, last: None })
     }
@@ -297,8 +297,8 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
 }
 
 async fn next<K, V>(
-    mut receiver: Receiver<feed::Item<K, V>>,
-) -> Option<(Told<K, V>, Receiver<feed::Item<K, V>>)> {
+    mut receiver: Receiver<broadcast::Item<K, V>>,
+) -> Option<(Told<K, V>, Receiver<broadcast::Item<K, V>>)> {
     let told = match receiver.recv().await {
         Ok(item) => item.map_err(Lagged),
         Err(RecvError::Lagged(missed)) => Err(Lagged(missed)),

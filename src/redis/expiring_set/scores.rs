@@ -30,7 +30,7 @@ macro_rules! scripts {
         Scripts {
             $($verb: Script::new(concat!(
                 include_str!($layout),
-                include_str!("members.lua"),
+                include_str!("prelude.lua"),
                 include_str!($file),
             )),)*
         }

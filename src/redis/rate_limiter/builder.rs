@@ -4,9 +4,9 @@ use super::{
     super::{Client, Error},
     RateLimiter,
     breaker::Switch,
-    denials::Denials,
-    shared::{Policy, Shared},
-    verdict::Rule,
+    deny_cache::Denials,
+    protocol::Rule,
+    state::{Policy, Shared},
 };
 use crate::{
     engine::hasher::DefaultHasher,

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use super::{super::Error, shared::Shared, verdict::Charge};
+use super::{super::Error, protocol::Charge, state::Shared};
 use crate::rate_limit::PerLimit;
 
 /// Leave to go on, charged to a key. Dropping it changes nothing: it was used.

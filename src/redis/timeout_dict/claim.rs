@@ -1,8 +1,8 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    held::{Held, WayBack, to_its_end},
-    shared::lease_micros,
+    delivery::{Held, WayBack, to_its_end},
+    state::lease_micros,
 };
 use crate::redis::Error;
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::{
     Error, Format,
-    names::{Names, SHARDS, shard},
+    keyspace::{Names, SHARDS, shard},
     script::Script,
 };
 
@@ -50,7 +50,7 @@ macro_rules! scripts {
         Scripts {
             $($verb: Script::new(concat!(
                 include_str!($layout),
-                include_str!("entries.lua"),
+                include_str!("prelude.lua"),
                 include_str!($file),
             )),)*
         }
@@ -61,7 +61,7 @@ macro_rules! scripts {
             set_timeout "set_timeout.lua",
             ttl "ttl.lua",
             remove "remove.lua",
-            look "look.lua",
+            look "peek_due.lua",
             take "take.lua",
             put_back "put_back.lua",
             claim "claim.lua",
@@ -74,7 +74,7 @@ macro_rules! scripts {
 }
 
 static SHARDED: Scripts = scripts!("sharded.lua");
-static ORIGINAL: Scripts = scripts!("original.lua");
+static ORIGINAL: Scripts = scripts!("compat.lua");
 
 impl Layout {
     pub(super) fn sharded(names: &Names, format: Format) -> Self {

@@ -1,4 +1,4 @@
--- What the scripts of subscribers begin with, after records.lua. All of them end with a table: the time, what
+-- What the scripts of subscribers begin with, after prelude.lua. All of them end with a table: the time, what
 -- is new, and whether more may be had at once.
 
 -- What no process has read for so long is kept for groups alone.

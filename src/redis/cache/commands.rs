@@ -2,7 +2,7 @@
 //!
 //! 1. Without subscribers a record is a plain string with the server's own TTL, and most verbs are plain
 //!    commands. With them (`retention`) every verb is a script, since a record outlives its deadline until
-//!    it was told of: see records.lua.
+//!    it was told of: see prelude.lua.
 //! 2. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
 //!    and lives no shorter than its TTL and less than a millisecond longer.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::super::{
     Client, Error,
-    names::{Names, SHARDS, shard},
+    keyspace::{Names, SHARDS, shard},
     script::{Call, Script},
 };
 use crate::engine::ttl::When;
@@ -20,19 +20,19 @@ const LONGEST: u128 = 1 << 52;
 
 macro_rules! script {
     ($($file:literal),*) => {
-        Script::new(concat!(include_str!("records.lua"), "\n", $(include_str!($file), "\n"),*))
+        Script::new(concat!(include_str!("prelude.lua"), "\n", $(include_str!($file), "\n"),*))
     };
 }
 
 static READ: Script = script!("read.lua");
 static WRITE: Script = script!("write.lua");
-static SWAP: Script = script!("swap.lua");
+static SWAP: Script = script!("compare_and_swap.lua");
 static EXPIRE: Script = script!("expire.lua");
 static REMOVE: Script = script!("remove.lua");
-static PAGE: Script = script!("page.lua");
-static JOIN: Script = script!("join.lua");
-static GROUP: Script = script!("due.lua", "group.lua");
-static FEED: Script = script!("due.lua", "feed.lua");
+static PAGE: Script = script!("get_many.lua");
+static JOIN: Script = script!("create_group.lua");
+static GROUP: Script = script!("subscriber_prelude.lua", "read_group.lua");
+static FEED: Script = script!("subscriber_prelude.lua", "read_stream.lua");
 
 /// The keys of a cache, and what is sent about them.
 pub(super) struct Store {

@@ -5,7 +5,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::verdict::Left;
+use super::protocol::Left;
 use crate::{
     engine::{
         hasher::DefaultHasher,

@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, names::SHARDS, script::Call},
-    shared::{Counts, Moment, Reader, Shared, Told},
+    super::{Error, keyspace::SHARDS, script::Call},
+    state::{Counts, Moment, Reader, Shared, Told},
 };
 use crate::engine::event::Event;
 

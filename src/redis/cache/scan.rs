@@ -14,10 +14,10 @@ use super::{
         Error,
         client::Node,
         codec::decode_key,
-        names::{SHARDS, shard},
+        keyspace::{SHARDS, shard},
     },
     Cache, CacheStats,
-    store::Store,
+    commands::Store,
 };
 
 /// How many keys a server looks at in one call.

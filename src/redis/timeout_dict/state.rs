@@ -5,10 +5,10 @@ use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
 use super::{
-    batch::{Batch, Part},
-    held::{Held, WayBack},
+    batch_reply::{Batch, Part},
+    delivery::{Held, WayBack},
     layout::{Layout, Place, Scripts},
-    look::{Look, few, many, shares},
+    oldest_first::{Look, few, many, shares},
 };
 use crate::redis::{
     Client, Error,

@@ -6,11 +6,10 @@ use super::super::script::{Call, Script};
 use crate::rate_limit::{Limit, PerLimit, Window};
 
 static LOG: Script =
-    Script::new(concat!(include_str!("../limits.lua"), include_str!("../log.lua")));
+    Script::new(concat!(include_str!("prelude.lua"), include_str!("sliding_log.lua")));
 static BUCKETS: Script =
-    Script::new(concat!(include_str!("../limits.lua"), include_str!("../buckets.lua")));
-static GCRA: Script =
-    Script::new(concat!(include_str!("../limits.lua"), include_str!("../gcra.lua")));
+    Script::new(concat!(include_str!("prelude.lua"), include_str!("buckets.lua")));
+static GCRA: Script = Script::new(concat!(include_str!("prelude.lua"), include_str!("gcra.lua")));
 
 /// A limit in the numbers that a script counts with: times in microseconds.
 #[derive(Clone, Copy, Debug)]

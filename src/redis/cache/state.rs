@@ -13,8 +13,8 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     super::{Error, Format, codec::decode_key},
-    feed::Ring,
-    store::Store,
+    broadcast::Ring,
+    commands::Store,
 };
 use crate::engine::event::{Cause, Event};
 

@@ -12,12 +12,12 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
-    super::{Client, Error, codec::encode_key, names::Names, script::Call},
+    super::{Client, Error, codec::encode_key, keyspace::Names, script::Call},
     LimiterStats,
     breaker::Switch,
-    denials::{Denial, Denials},
+    deny_cache::{Denial, Denials},
     permit::{Charged, Permit},
-    verdict::{self, Charge, Left, Outcome, Rule, Verdict},
+    protocol::{self, Charge, Left, Outcome, Rule, Verdict},
 };
 use crate::{
     engine::{coop, hasher::DefaultHasher},
@@ -113,7 +113,7 @@ impl Shared {
             return Ok(Decision { outcome: Err(denial.limited), left: denial.left });
         }
         let rules = self.rules_of(plan);
-        let call = verdict::check(self.window, &subject, cost, &rules);
+        let call = protocol::check(self.window, &subject, cost, &rules);
         let answer = call.within(self.timeout).change(&self.client);
         let Verdict { outcome, left } = match self.verdict(answer, cost, &rules).await {
             Ok(verdict) => verdict,
@@ -194,7 +194,7 @@ impl Shared {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
         let rules = self.rules_of(plan);
-        let call = verdict::peek(self.window, subject, &rules);
+        let call = protocol::peek(self.window, subject, &rules);
         let answer = call.within(self.timeout).read(&self.client);
         let Verdict { outcome, left } = self.verdict(answer, 1, &rules).await?;
         let standing = |(left, limit): (&Left, &Limit)| Standing {
@@ -227,7 +227,7 @@ impl Shared {
         charges: &[Charge],
     ) -> Result<(), Error> {
         coop::proceed().await;
-        let call = verdict::refund(self.window, subject, born, charges).within(self.timeout);
+        let call = protocol::refund(self.window, subject, born, charges).within(self.timeout);
         let answer = self.asked(call.change::<u64>(&self.client)).await;
         self.forget(subject);
         self.counts.refunded.fetch_add(answer?, Relaxed);
@@ -277,7 +277,7 @@ impl Shared {
         rules: &[Rule],
     ) -> Result<Verdict, Error> {
         let answer = self.asked(call).await?;
-        let verdict = verdict::read(&answer, self.window, cost, rules, Instant::now());
+        let verdict = protocol::read(&answer, self.window, cost, rules, Instant::now());
         verdict.ok_or_else(|| Error::Server(said(ErrorKind::Parse, "no answer of this script")))
     }
 

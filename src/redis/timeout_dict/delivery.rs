@@ -3,7 +3,7 @@ use std::{mem, sync::Arc};
 use ::redis::Value as Reply;
 use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
-use super::shared::Shared;
+use super::state::Shared;
 use crate::redis::Error;
 
 /// An entry that was taken or claimed. Where nobody gets it in the end, it goes back.

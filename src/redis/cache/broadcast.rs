@@ -14,9 +14,9 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, names::SHARDS},
-    shared::{Counts, Moment, Reader, Shared, Told},
-    store::Store,
+    super::{Error, keyspace::SHARDS},
+    commands::Store,
+    state::{Counts, Moment, Reader, Shared, Told},
 };
 use crate::engine::event::Event;
 
