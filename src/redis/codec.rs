@@ -1,4 +1,6 @@
-//! Keys and values as bytes.
+//! Keys and values as bytes, the same in every process and every release: they are what is stored.
+
+mod raw;
 
 use serde::{
     Serialize,
@@ -7,8 +9,6 @@ use serde::{
         value::{Error as ValueError, StrDeserializer},
     },
 };
-
-mod raw;
 
 use super::Error;
 
@@ -64,6 +64,7 @@ pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Erro
 /// What `encode_key` wrote.
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
+    // As a string first, as most keys are one: `12` is the key of a `String` too, which as JSON is a number.
     let string: StrDeserializer<'_, ValueError> = text.into_deserializer();
     match K::deserialize(string) {
         Ok(key) => Ok(key),

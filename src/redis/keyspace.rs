@@ -1,4 +1,4 @@
-//! How keys are named on the server.
+//! How keys are named on the server, and by which hash tag a cluster keeps them together.
 //!
 //! A record of shard `i` is `prefix:{name:i}:key`, and the shard's index `prefix:{name:i}`: one hash tag, so
 //! that a cluster keeps them in one slot. A shard is the CRC16 of the key (as clusters count slots), modulo
@@ -9,18 +9,18 @@ use super::Error;
 /// Enough that a cluster spreads a name, few enough that asking each is cheap.
 pub(super) const SHARDS: u16 = 16;
 
-/// The keys of one name.
+/// The keys of one name. It is written into the data of every user: nothing here may ever change.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct Keyspace {
     /// For each shard.
     indexes: Vec<Vec<u8>>,
     /// Up to the shard's number.
     stem: String,
 }
 
-impl Names {
+impl Keyspace {
     pub(super) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
-        check(name)?;
+        check_name(name)?;
         let stem = format!("{prefix}:{{{name}");
         let indexes = (0..SHARDS).map(|shard| format!("{stem}:{shard}}}").into_bytes());
         Ok(Self { indexes: indexes.collect(), stem })
@@ -40,17 +40,18 @@ impl Names {
         record
     }
 
-    /// The key that [`record`](Names::record) was given.
-    pub(super) fn key<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
+    /// The key that [`record`](Keyspace::record) was given.
+    pub(super) fn key_of<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
         let after = record.strip_prefix(self.stem.as_bytes())?;
         let end = after.iter().position(|byte| *byte == b'}')?;
         after[end + 1..].strip_prefix(b":")
     }
 
     /// What `SCAN` may look for to find all records; not all that it finds are.
-    pub(super) fn pattern(&self) -> Vec<u8> {
+    pub(super) fn scan_pattern(&self) -> Vec<u8> {
         let mut pattern = Vec::with_capacity(self.stem.len() + 6);
         for byte in self.stem.bytes() {
+            // A name may have what means something in a pattern.
             if b"*?[]\\".contains(&byte) {
                 pattern.push(b'\\');
             }
@@ -61,18 +62,18 @@ impl Names {
     }
 
     /// A key of the name that has a hash tag of its own: `prefix:{name:key}`.
-    pub(super) fn single(&self, key: &[u8]) -> Vec<u8> {
-        let mut single = Vec::with_capacity(self.stem.len() + key.len() + 2);
-        single.extend_from_slice(self.stem.as_bytes());
-        single.push(b':');
-        single.extend_from_slice(key);
-        single.push(b'}');
-        single
+    pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
+        let mut tagged = Vec::with_capacity(self.stem.len() + key.len() + 2);
+        tagged.extend_from_slice(self.stem.as_bytes());
+        tagged.push(b':');
+        tagged.extend_from_slice(key);
+        tagged.push(b'}');
+        tagged
     }
 }
 
 /// Whether it may stand in a key.
-pub(super) fn check(name: &str) -> Result<(), Error> {
+pub(super) fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.contains(['{', '}']) {
         return Err(Error::Name(name.to_owned()));
     }
@@ -113,19 +114,19 @@ mod tests {
 
     #[test]
     fn a_record_gives_its_key_back() {
-        let names = Names::new("shop", "sessions").expect("it is a name");
+        let keyspace = Keyspace::new("shop", "sessions").expect("it is a name");
         for key in ["", "ada", "}:{", "a:b"] {
-            let record = names.record(key.as_bytes());
+            let record = keyspace.record(key.as_bytes());
             assert!(record.starts_with(b"shop:{sessions:"));
-            assert_eq!(names.key(&record), Some(key.as_bytes()));
+            assert_eq!(keyspace.key_of(&record), Some(key.as_bytes()));
         }
-        assert_eq!(names.key(b"shop:{others:0}:ada"), None);
+        assert_eq!(keyspace.key_of(b"shop:{others:0}:ada"), None);
     }
 
     #[test]
     fn braces_are_no_part_of_a_name() {
         for name in ["", "a{b", "a}b"] {
-            assert!(matches!(Names::new("p", name), Err(Error::Name(bad)) if bad == name));
+            assert!(matches!(Keyspace::new("p", name), Err(Error::Name(bad)) if bad == name));
         }
     }
 }

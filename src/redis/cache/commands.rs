@@ -1,4 +1,4 @@
-//! What each verb sends: one call.
+//! What each verb of a [`Cache`](super::Cache) sends: one call, which is made here and sent there.
 //!
 //! 1. Without subscribers a record is a plain string with the server's own TTL, and most verbs are plain
 //!    commands. With them (`retention`) every verb is a script, since a record outlives its deadline until
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::super::{
     Client, Error,
-    keyspace::{Names, SHARDS, shard},
+    keyspace::{Keyspace, SHARDS, shard},
     script::{Call, Script},
 };
 use crate::engine::ttl::When;
@@ -18,225 +18,237 @@ use crate::engine::ttl::When;
 /// Beyond it a TTL is for ever: the server's scripts count exactly up to twice as much.
 const LONGEST: u128 = 1 << 52;
 
-macro_rules! script {
-    ($($file:literal),*) => {
-        Script::new(concat!(include_str!("prelude.lua"), "\n", $(include_str!($file), "\n"),*))
-    };
-}
+const PRELUDE: &str = include_str!("prelude.lua");
+const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
-static READ: Script = script!("read.lua");
-static WRITE: Script = script!("write.lua");
-static SWAP: Script = script!("compare_and_swap.lua");
-static EXPIRE: Script = script!("expire.lua");
-static REMOVE: Script = script!("remove.lua");
-static PAGE: Script = script!("get_many.lua");
-static JOIN: Script = script!("create_group.lua");
-static GROUP: Script = script!("subscriber_prelude.lua", "read_group.lua");
-static FEED: Script = script!("subscriber_prelude.lua", "read_stream.lua");
+static READ: Script = Script::new([PRELUDE, include_str!("read.lua")]);
+static WRITE: Script = Script::new([PRELUDE, include_str!("write.lua")]);
+static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
+static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
+static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
+static GET_MANY: Script = Script::new([PRELUDE, include_str!("get_many.lua")]);
+static CREATE_GROUP: Script = Script::new([PRELUDE, include_str!("create_group.lua")]);
+static READ_GROUP: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
+static READ_STREAM: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
 
 /// The keys of a cache, and what is sent about them.
-pub(super) struct Store {
+pub(super) struct Commands {
     pub(super) client: Client,
-    pub(super) names: Names,
+    pub(super) keyspace: Keyspace,
     /// For how many milliseconds an expiration waits for its subscribers; `None` where there are none.
     retention: Option<u64>,
+    /// For each shard, what has expired and waits for subscribers.
     streams: Vec<Vec<u8>>,
 }
 
-/// How long a value may live.
+/// A TTL as the server takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It is dead at once.
-    None,
+pub(super) enum Expiry {
+    /// The value is dead at once, for which Redis has no option: it is not written, or removed.
+    Immediate,
     /// In milliseconds, at least one.
-    For(u64),
-    /// It has no deadline.
-    Forever,
+    After(u64),
+    /// The value has no deadline.
+    Never,
 }
 
-impl Store {
+impl Commands {
     pub(super) fn new(
         client: &Client,
         name: &str,
         retention: Option<Duration>,
     ) -> Result<Self, Error> {
-        let names = client.names(name)?;
-        let streams = (0..SHARDS).map(|shard| [names.index(shard), b".expired"].concat());
-        let retention = retention.map(|time| match Life::of(time) {
-            Life::None => 1,
-            Life::For(time) => time,
-            Life::Forever => LONGEST as u64,
+        let keyspace = client.keyspace(name)?;
+        let streams = (0..SHARDS).map(|shard| [keyspace.index(shard), b".expired"].concat());
+        let retention = retention.map(|time| match Expiry::of(time) {
+            Expiry::Immediate => 1,
+            Expiry::After(time) => time,
+            Expiry::Never => LONGEST as u64,
         });
-        Ok(Self { client: client.clone(), streams: streams.collect(), names, retention })
+        Ok(Self { client: client.clone(), streams: streams.collect(), keyspace, retention })
     }
 
-    /// Whether expirations are told.
-    pub(super) fn is_told(&self) -> bool {
+    /// Whether expirations are told to subscribers.
+    pub(super) fn has_events(&self) -> bool {
         self.retention.is_some()
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.plain("GET", key),
-            Some(_) => self.script(&READ, key).arg("VALUE"),
+            None => self.command("GET", key),
+            Some(_) => self.key_script(&READ, key).arg("VALUE"),
         }
     }
 
     /// As of `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.plain("PTTL", key),
-            Some(_) => self.script(&READ, key).arg("TTL"),
+            None => self.command("PTTL", key),
+            Some(_) => self.key_script(&READ, key).arg("TTL"),
         }
     }
 
-    pub(super) fn get_ex(&self, key: &[u8], life: Life) -> Call<'_> {
-        match (self.retention, life) {
-            (None, Life::None) => self.remove(key),
-            (None, Life::For(ttl)) => self.plain("GETEX", key).arg("PX").arg(ttl),
-            (None, Life::Forever) => self.plain("GETEX", key).arg("PERSIST"),
-            (Some(_), _) => self.script(&EXPIRE, key).arg(life.arg()).arg("GETEX"),
+    pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
+        match (self.retention, expiry) {
+            (None, Expiry::Immediate) => self.remove(key),
+            (None, Expiry::After(ttl)) => self.command("GETEX", key).arg("PX").arg(ttl),
+            (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
+            (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
         }
     }
 
-    pub(super) fn set(&self, key: &[u8], value: &[u8], life: Life) -> Call<'_> {
-        let set = |key| self.plain("SET", key).arg(value);
-        match (self.retention, life) {
-            (None, Life::None) => self.remove(key),
-            (None, Life::For(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
-            (None, Life::Forever) => set(key).arg("GET"),
-            (Some(_), _) => self.write(key, value, life, "SET"),
+    pub(super) fn set(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        let set = |key| self.command("SET", key).arg(value);
+        match (self.retention, expiry) {
+            (None, Expiry::Immediate) => self.remove(key),
+            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
+            (None, Expiry::Never) => set(key).arg("GET"),
+            (Some(_), _) => self.write(key, value, expiry, "SET"),
         }
     }
 
-    pub(super) fn set_nx(&self, key: &[u8], value: &[u8], life: Life) -> Call<'_> {
-        let set = |key| self.plain("SET", key).arg(value).arg("NX");
-        match (self.retention, life) {
-            (None, Life::For(ttl)) => set(key).arg("PX").arg(ttl),
-            (None, Life::Forever) => set(key),
-            _ => self.write(key, value, life, "NX"),
+    pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        let set = |key| self.command("SET", key).arg(value).arg("NX");
+        match (self.retention, expiry) {
+            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
+            (None, Expiry::Never) => set(key),
+            // Dead at once: the script answers whether it could have been set, and leaves nothing.
+            _ => self.write(key, value, expiry, "NX"),
         }
     }
 
-    /// `life` is for a value that replaces none.
-    pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], life: Life) -> Call<'_> {
-        match (self.retention, life) {
-            (None, Life::Forever) => self.plain("SET", key).arg(value).arg("KEEPTTL").arg("GET"),
-            _ => self.write(key, value, life, "KEEPTTL"),
+    /// `expiry` is for a value that replaces none.
+    pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        match (self.retention, expiry) {
+            // What replaces none gets no TTL by it, as it should. Any other TTL needs a look at what is there.
+            (None, Expiry::Never) => self.command("SET", key).arg(value).arg("KEEPTTL").arg("GET"),
+            _ => self.write(key, value, expiry, "KEEPTTL"),
         }
     }
 
     /// Puts `new` where `old` is.
-    pub(super) fn swap(&self, key: &[u8], old: &[u8], new: &[u8]) -> Call<'_> {
-        self.script(&SWAP, key).arg(old).arg(new)
+    pub(super) fn compare_and_swap(&self, key: &[u8], old: &[u8], new: &[u8]) -> Call<'_> {
+        self.key_script(&COMPARE_AND_SWAP, key).arg(old).arg(new)
     }
 
-    pub(super) fn expire(&self, key: &[u8], life: Life, when: Option<When>) -> Call<'_> {
+    pub(super) fn expire(&self, key: &[u8], expiry: Expiry, when: Option<When>) -> Call<'_> {
         let how = when.map(|when| match when {
             When::NoTtl => "NX",
             When::HasTtl => "XX",
             When::Later => "GT",
             When::Sooner => "LT",
         });
-        match (self.retention, life.milliseconds()) {
-            (None, Some(ttl)) => self.plain("PEXPIRE", key).arg(ttl).arg(how),
-            _ => self.script(&EXPIRE, key).arg(life.arg()).arg(how.unwrap_or("ALWAYS")),
+        match (self.retention, expiry.milliseconds()) {
+            // Without a TTL it is no `PEXPIRE`, and `PERSIST` knows no conditions.
+            (None, Some(ttl)) => self.command("PEXPIRE", key).arg(ttl).arg(how),
+            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
         }
     }
 
-    pub(super) fn extend(&self, key: &[u8], more: Life) -> Call<'_> {
-        self.script(&EXPIRE, key).arg(more.arg()).arg("EXTEND")
+    pub(super) fn extend(&self, key: &[u8], more: Expiry) -> Call<'_> {
+        self.key_script(&EXPIRE, key).arg(more.arg()).arg("EXTEND")
     }
 
     pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.plain("PERSIST", key),
-            Some(_) => self.expire(key, Life::Forever, Some(When::HasTtl)),
+            None => self.command("PERSIST", key),
+            Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
         }
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.plain("GETDEL", key),
-            Some(_) => self.remove_all(shard(key), &[key], ""),
+            None => self.command("GETDEL", key),
+            Some(_) => self.remove_with(shard(key), &[key], ""),
         }
     }
 
     pub(super) fn expire_now(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
             None => self.remove(key),
-            Some(_) => self.remove_all(shard(key), &[key], "EXPIRE"),
+            Some(_) => self.remove_with(shard(key), &[key], "EXPIRE"),
         }
     }
 
     /// The live values of keys of one shard.
-    pub(super) fn page<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
-        keys.iter().fold(self.about(&PAGE, shard, keys), |call, key| call.arg(key.as_ref()))
+    pub(super) fn get_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
+        keys.iter()
+            .fold(self.shard_script(&GET_MANY, shard, keys), |call, key| call.arg(key.as_ref()))
     }
 
     /// Takes keys of one shard out.
-    pub(super) fn clear<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
-        self.remove_all(shard, keys, "")
+    pub(super) fn remove_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
+        self.remove_with(shard, keys, "")
     }
 
-    pub(super) fn join(&self, shard: u16, group: &str) -> Call<'_> {
-        self.about::<&[u8]>(&JOIN, shard, &[]).arg(group)
+    pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
+        self.shard_script::<&[u8]>(&CREATE_GROUP, shard, &[]).arg(group)
     }
 
     pub(super) fn ack(&self, shard: u16, group: &str, id: &str) -> Call<'_> {
         Call::command("XACK", &self.streams[usize::from(shard)]).arg(group).arg(id)
     }
 
-    pub(super) fn group(&self, shard: u16) -> Call<'_> {
-        self.about::<&[u8]>(&GROUP, shard, &[])
+    /// The caller adds the arguments.
+    pub(super) fn read_group(&self, shard: u16) -> Call<'_> {
+        self.shard_script::<&[u8]>(&READ_GROUP, shard, &[])
     }
 
-    pub(super) fn feed(&self, shard: u16) -> Call<'_> {
-        self.about::<&[u8]>(&FEED, shard, &[])
+    /// The caller adds the arguments.
+    pub(super) fn read_stream(&self, shard: u16) -> Call<'_> {
+        self.shard_script::<&[u8]>(&READ_STREAM, shard, &[])
     }
 
-    fn write(&self, key: &[u8], value: &[u8], life: Life, how: &str) -> Call<'_> {
-        self.script(&WRITE, key).arg(value).arg(life.arg()).arg(how)
+    fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {
+        self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(how)
     }
 
-    fn remove_all<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K], how: &str) -> Call<'_> {
-        let call = self.about(&REMOVE, shard, keys).arg(how);
+    fn remove_with<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K], how: &str) -> Call<'_> {
+        let call = self.shard_script(&REMOVE, shard, keys).arg(how);
         keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
     }
 
-    fn plain(&self, command: &str, key: &[u8]) -> Call<'_> {
-        Call::command(command, &self.names.record(key))
+    fn command(&self, command: &str, key: &[u8]) -> Call<'_> {
+        Call::command(command, &self.keyspace.record(key))
     }
 
-    fn script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
-        self.about(script, shard(key), &[key]).arg(key)
+    fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
+        self.shard_script(script, shard(key), &[key]).arg(key)
     }
 
     /// A script about keys of one shard.
-    fn about<K: AsRef<[u8]>>(&self, script: &'static Script, shard: u16, keys: &[K]) -> Call<'_> {
-        let mut names: Vec<_> = keys.iter().map(|key| self.names.record(key.as_ref())).collect();
-        names.push(self.names.index(shard).to_vec());
-        names.push(self.streams[usize::from(shard)].clone());
-        script.call(&names).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
+    fn shard_script<K: AsRef<[u8]>>(
+        &self,
+        script: &'static Script,
+        shard: u16,
+        keys: &[K],
+    ) -> Call<'_> {
+        // The order that the prelude reads `KEYS` in.
+        let mut keys: Vec<_> = keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect();
+        keys.push(self.keyspace.index(shard).to_vec());
+        keys.push(self.streams[usize::from(shard)].clone());
+        script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
     }
 }
 
-impl Life {
+impl Expiry {
     pub(super) fn of(ttl: Duration) -> Self {
         // Rounded up, so that it is never shorter.
         match ttl.as_nanos().div_ceil(1_000_000) {
-            0 => Self::None,
-            ttl if ttl < LONGEST => Self::For(ttl as u64),
-            _ => Self::Forever,
+            0 => Self::Immediate,
+            ttl if ttl < LONGEST => Self::After(ttl as u64),
+            _ => Self::Never,
         }
     }
 
-    /// `None` for a life that is for ever.
+    /// `None` for a expiry that is for ever.
     fn milliseconds(self) -> Option<u64> {
         match self {
-            Self::None => Some(0),
-            Self::For(ttl) => Some(ttl),
-            Self::Forever => None,
+            Self::Immediate => Some(0),
+            Self::After(ttl) => Some(ttl),
+            Self::Never => None,
         }
     }
 

@@ -1,12 +1,11 @@
-//! What brings each expiration to one subscriber of a group: a task for each subscription, which takes events
-//! off the streams, renews their leases while they are held here, and acks them.
+//! What brings each expiration to one subscriber of a group, at least once: a task for each
+//! [`LosslessEvents`](super::LosslessEvents), which reads events off the streams (`XREADGROUP`), renews their
+//! leases while they are here, and acks them.
+//!
+//! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending there;
+//! whoever polls takes over what is pending longer (`XAUTOCLAIM`).
 
-use std::{
-    collections::BTreeSet,
-    mem,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use serde::de::DeserializeOwned;
@@ -17,250 +16,269 @@ use tokio::{
 
 use super::{
     super::{Error, keyspace::SHARDS, script::Call},
-    state::{Counts, Moment, Reader, Shared, Told},
+    event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    state::CacheState,
+    stats::Counters,
 };
 use crate::engine::event::Event;
 
 /// How many events wait in this process for their subscriber, at most.
 const CAPACITY: usize = 1_024;
 
-/// In so many looks one trims the streams.
+/// Of how many it asks at once of a shard: a script that is long keeps all others waiting.
+const BATCH: usize = 64;
+
+/// In so many polls one trims the streams: it reads what all groups have acked, which is not free.
 const TRIM_EVERY: u64 = 100;
 
 /// What comes to the subscriber.
-pub(super) enum Item<K, V> {
-    Event(Place, Event<K, V>),
-    /// An event that can't be read.
-    Bad(Place, Error),
+pub(super) enum Delivery<K, V> {
+    Event(StreamId, Event<K, V>),
+    Undecodable(StreamId, Error),
     /// The server did not answer.
-    Away(Error),
+    Unreachable(Error),
 }
 
 /// Where an event is on the server.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StreamId {
     pub(super) shard: u16,
-    pub(super) id: String,
+    pub(super) entry: String,
 }
 
-/// What the subscriber says of an event that came to it.
-pub(super) enum Note {
+/// What the subscriber answers to an event.
+pub(super) enum Acknowledgement {
     /// It is done with.
-    Ack(Place),
-    /// It was never looked at.
-    GiveBack(Place),
+    Ack(StreamId),
+    /// It was never looked at: another subscriber shall have it at once.
+    Nack(StreamId),
 }
 
-/// The ends of a subscription.
-pub(super) type Ends<K, V> = (mpsc::Receiver<Item<K, V>>, mpsc::UnboundedSender<Note>);
+/// What a subscriber has of its task. The way back has no bound, since a subscriber is dropped without awaiting.
+pub(super) type Subscription<K, V> =
+    (mpsc::Receiver<Delivery<K, V>>, mpsc::UnboundedSender<Acknowledgement>);
 
-struct Group<K, V> {
-    reader: Reader<K, V>,
-    counts: Arc<Counts>,
-    name: Arc<str>,
+struct ConsumerTask<K, V> {
+    decoder: EventDecoder<K, V>,
+    counters: Arc<Counters>,
+    group: Arc<str>,
     lease: Duration,
     /// `None` once the subscription is to end: nothing new is taken then.
-    items: Option<mpsc::Sender<Item<K, V>>>,
-    notes: mpsc::UnboundedReceiver<Note>,
-    shards: Vec<Shard>,
-    looks: u64,
-    /// When the leases were last renewed.
-    renewed: Instant,
-    /// Whether the server did not answer the last time.
-    is_away: bool,
+    deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
+    acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
+    shards: Vec<ShardConsumer>,
+    polls: u64,
+    leases_renewed: Instant,
+    /// The server did not answer the last time. The subscriber is told once, not at each poll.
+    is_unreachable: bool,
 }
 
-/// What is held of a shard.
-struct Shard {
+/// What this subscriber has of a shard, and what the server has not heard of it yet.
+struct ShardConsumer {
     /// Where to go on looking for leases that are over.
     cursor: String,
-    held: BTreeSet<String>,
+    /// Ids of what is in this process and not acknowledged.
+    leased: BTreeSet<String>,
+    /// Ids that the next poll tells the server. They stay until it has answered, as it may not have heard them;
+    /// to tell it twice changes nothing.
     acked: Vec<String>,
-    given_back: Vec<String>,
+    nacked: Vec<String>,
 }
 
-/// The server's time, entries, whether there are more, and the cursor.
-type Answer = (u64, Vec<(String, Vec<Vec<u8>>)>, bool, String);
+/// What `read_group.lua` answers: the server's time, entries, whether there are more, and the cursor.
+type Answer = (u64, Vec<StreamEntry>, bool, String);
 
 /// Joins a group, which is made where it is new.
-pub(super) async fn join<K, V>(shared: &Shared<K, V>, name: &str) -> Result<Ends<K, V>, Error>
+pub(super) async fn join<K, V>(
+    state: &CacheState<K, V>,
+    group: &str,
+) -> Result<Subscription<K, V>, Error>
 where
     K: DeserializeOwned + Send + 'static,
     V: DeserializeOwned + Send + 'static,
 {
-    let store = &shared.store;
-    let joins = (0..SHARDS).map(|shard| store.join(shard, name).read::<bool>(&store.client));
-    try_join_all(joins).await?;
-    let (items, events) = mpsc::channel(CAPACITY);
-    let (notes, heard) = mpsc::unbounded_channel();
-    let group = Group {
-        reader: shared.reader(),
-        counts: shared.counts.clone(),
-        name: name.into(),
-        lease: shared.lease,
-        items: Some(items),
-        notes: heard,
-        shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-        looks: 0,
-        renewed: Instant::now(),
-        is_away: false,
+    let commands = &state.commands;
+    let creations = (0..SHARDS)
+        .map(|shard| commands.create_group(shard, group).send_idempotent::<bool>(&commands.client));
+    try_join_all(creations).await?;
+    let (deliveries, delivered) = mpsc::channel(CAPACITY);
+    let (acknowledge, acknowledgements) = mpsc::unbounded_channel();
+    let task = ConsumerTask {
+        decoder: state.event_decoder(),
+        counters: state.counters.clone(),
+        group: group.into(),
+        lease: state.lease,
+        deliveries: Some(deliveries),
+        acknowledgements,
+        shards: (0..SHARDS).map(|_| ShardConsumer::default()).collect(),
+        polls: 0,
+        leases_renewed: Instant::now(),
+        is_unreachable: false,
     };
-    tokio::spawn(group.run(shared.every, shared.stop.subscribe()));
-    Ok((events, notes))
+    tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
+    Ok((delivered, acknowledge))
 }
 
-impl<K, V> Group<K, V>
+impl<K, V> ConsumerTask<K, V>
 where
     K: DeserializeOwned + Send + 'static,
     V: DeserializeOwned + Send + 'static,
 {
-    async fn run(mut self, every: Duration, mut stop: watch::Receiver<bool>) {
-        while let Some(items) = self.items.clone() {
-            let is_stopped = *stop.borrow() || stop.has_changed().is_err() || items.is_closed();
+    async fn run(mut self, poll_every: Duration, mut stop: watch::Receiver<bool>) {
+        while let Some(deliveries) = self.deliveries.clone() {
+            // The sender of `stop` leaves with the last handle of the cache.
+            let is_stopped =
+                *stop.borrow() || stop.has_changed().is_err() || deliveries.is_closed();
             if is_stopped {
                 // What is in the channel still comes to the subscriber, which sees the end after it.
-                self.items = None;
+                self.deliveries = None;
                 break;
             }
-            while let Ok(note) = self.notes.try_recv() {
-                self.hear(note);
+            while let Ok(acknowledgement) = self.acknowledgements.try_recv() {
+                self.settle(acknowledgement);
             }
-            let room = (items.capacity() / self.shards.len()).min(64);
-            if self.look(room).await && items.capacity() >= self.shards.len() {
+            // No more than the channel has room for, whatever the shards have: what is read is delivered, or its
+            // lease would be renewed here while nobody can have it.
+            let room = (deliveries.capacity() / self.shards.len()).min(BATCH);
+            if self.poll(room).await && deliveries.capacity() >= self.shards.len() {
                 continue;
             }
             tokio::select! {
                 _ = stop.wait_for(|is_stopped| *is_stopped) => {}
-                () = items.closed() => {}
-                () = sleep(every) => {}
+                () = deliveries.closed() => {}
+                () = sleep(poll_every) => {}
             }
         }
         // Leases are renewed and acks are sent for as long as somebody holds what came.
         loop {
             tokio::select! {
-                note = self.notes.recv() => match note {
-                    Some(note) => self.hear(note),
+                acknowledgement = self.acknowledgements.recv() => match acknowledgement {
+                    Some(acknowledgement) => self.settle(acknowledgement),
                     None => break,
                 },
-                () = sleep(every) => {
-                    self.look(0).await;
+                () = sleep(poll_every) => {
+                    self.poll(0).await;
                 }
             }
         }
-        self.look(0).await;
+        self.poll(0).await;
     }
 
-    fn hear(&mut self, note: Note) {
-        let (place, is_ack) = match note {
-            Note::Ack(place) => (place, true),
-            Note::GiveBack(place) => (place, false),
+    /// Nothing is sent: the next poll tells the server of all of them.
+    fn settle(&mut self, acknowledgement: Acknowledgement) {
+        let (id, is_ack) = match acknowledgement {
+            Acknowledgement::Ack(id) => (id, true),
+            Acknowledgement::Nack(id) => (id, false),
         };
-        let shard = &mut self.shards[usize::from(place.shard)];
-        if shard.held.remove(&place.id) {
-            let ids = if is_ack { &mut shard.acked } else { &mut shard.given_back };
-            ids.push(place.id);
+        let shard = &mut self.shards[usize::from(id.shard)];
+        if shard.leased.remove(&id.entry) {
+            let ids = if is_ack { &mut shard.acked } else { &mut shard.nacked };
+            ids.push(id.entry);
         }
     }
 
-    /// Looks at all shards once, and takes up to `room` events from each; whether more may be had at once.
-    async fn look(&mut self, room: usize) -> bool {
-        self.looks += 1;
-        let renews = self.renewed.elapsed() >= self.lease / 3;
+    /// Asks all shards once, and takes up to `room` events from each; whether more may be had at once.
+    async fn poll(&mut self, room: usize) -> bool {
+        self.polls += 1;
+        // Two polls may fail before a lease is over.
+        let renews = self.leases_renewed.elapsed() >= self.lease / 3;
         if renews {
-            self.renewed = Instant::now();
+            self.leases_renewed = Instant::now();
         }
         // Nothing is taken, and nothing is to be said.
-        if room == 0 && !renews && self.shards.iter().all(Shard::is_quiet) {
+        if room == 0 && !renews && self.shards.iter().all(ShardConsumer::is_in_step) {
             return false;
         }
-        let looks = self.shards.iter().zip(0..).map(async |(shard, number)| {
+        let polls = self.shards.iter().zip(0..).map(async |(shard, number)| {
             let call = self.call(shard, number, room, renews);
-            // Never again without a new look: what the lost answer held comes when its lease is over.
-            let answer = call.change::<Answer>(&self.reader.store.client).await;
+            // Never again without a new poll: what the lost answer held comes when its lease is over.
+            let answer = call.send_once::<Answer>(&self.decoder.commands.client).await;
             (answer, Instant::now())
         });
-        let answers = join_all(looks).await;
+        let answers = join_all(polls).await;
         let mut more = false;
         let mut failure = None;
-        for (number, (answer, here)) in (0..).zip(answers) {
+        for (number, (answer, local)) in (0..).zip(answers) {
             match answer {
                 Ok((server, entries, has_more, cursor)) => {
-                    self.shards[usize::from(number)].said(cursor);
+                    self.shards[usize::from(number)].heard(cursor);
                     more |= has_more;
-                    let now = Moment { server, here };
+                    let now = ClockPair { server, local };
                     for entry in entries {
-                        self.tell(number, Told::new(entry), now);
+                        self.deliver(number, entry.into(), now);
                     }
                 }
                 Err(error) => failure = Some(error),
             }
         }
-        let was_away = mem::replace(&mut self.is_away, failure.is_some());
-        if let (Some(error), Some(items), false) = (failure, &self.items, was_away) {
+        let was_unreachable = mem::replace(&mut self.is_unreachable, failure.is_some());
+        if let (Some(error), Some(deliveries), false) = (failure, &self.deliveries, was_unreachable)
+        {
             // Without room it is left out: who is so far behind has seen none for long.
-            let _ = items.try_send(Item::Away(error));
+            let _ = deliveries.try_send(Delivery::Unreachable(error));
         }
-        more && !self.is_away
+        more && !self.is_unreachable
     }
 
-    fn call(&self, shard: &Shard, number: u16, room: usize, renews: bool) -> Call<'_> {
-        let held = if renews { shard.held.len() } else { 0 };
+    /// In the order in which `read_group.lua` reads its arguments.
+    fn call(&self, shard: &ShardConsumer, number: u16, room: usize, renews: bool) -> Call<'_> {
+        let renewed = if renews { shard.leased.len() } else { 0 };
         let call = self
-            .reader
-            .store
-            .group(number)
-            .arg(&*self.name)
+            .decoder
+            .commands
+            .read_group(number)
+            .arg(&*self.group)
             .arg(self.lease.as_millis().to_string())
             .arg(room)
             .arg(&shard.cursor)
-            .arg(u8::from(self.looks.is_multiple_of(TRIM_EVERY)))
+            .arg(u8::from(self.polls.is_multiple_of(TRIM_EVERY)))
             .arg(shard.acked.len())
-            .arg(shard.given_back.len())
-            .arg(held)
+            .arg(shard.nacked.len())
+            .arg(renewed)
             .arg(&shard.acked)
-            .arg(&shard.given_back);
-        shard.held.iter().take(held).fold(call, |call, id| call.arg(id))
+            .arg(&shard.nacked);
+        shard.leased.iter().take(renewed).fold(call, |call, id| call.arg(id))
     }
 
-    fn tell(&mut self, shard: u16, told: Told, now: Moment) {
-        let place = Place { shard, id: told.id.clone() };
-        let item = match self.reader.event(&told, now) {
-            Ok(event) => Item::Event(place, event),
-            Err(error) => Item::Bad(place, error),
+    fn deliver(&mut self, shard: u16, record: EventRecord, now: ClockPair) {
+        let id = StreamId { shard, entry: record.id.clone() };
+        let delivery = match self.decoder.decode(&record, now) {
+            Ok(event) => Delivery::Event(id, event),
+            Err(error) => Delivery::Undecodable(id, error),
         };
         let shard = &mut self.shards[usize::from(shard)];
         // Where our own lease was over, it is here already.
-        if !shard.held.insert(told.id.clone()) {
+        if !shard.leased.insert(record.id.clone()) {
             return;
         }
-        let sent = self.items.as_ref().map(|items| items.try_send(item));
+        let sent = self.deliveries.as_ref().map(|deliveries| deliveries.try_send(delivery));
         if matches!(sent, Some(Ok(()))) {
-            self.counts.events.fetch_add(1, Relaxed);
+            self.counters.event();
         } else {
             // The subscription has just ended.
-            shard.held.remove(&told.id);
-            shard.given_back.push(told.id);
+            shard.leased.remove(&record.id);
+            shard.nacked.push(record.id);
         }
     }
 }
 
-impl Shard {
-    /// The server has heard all.
-    fn said(&mut self, cursor: String) {
+impl ShardConsumer {
+    /// The server has answered, so it knows all that it was told.
+    fn heard(&mut self, cursor: String) {
         self.cursor = cursor;
         self.acked.clear();
-        self.given_back.clear();
+        self.nacked.clear();
     }
 
     /// Whether the server knows all.
-    fn is_quiet(&self) -> bool {
-        self.acked.is_empty() && self.given_back.is_empty()
+    fn is_in_step(&self) -> bool {
+        self.acked.is_empty() && self.nacked.is_empty()
     }
 }
 
-impl Default for Shard {
+impl Default for ShardConsumer {
     fn default() -> Self {
         let cursor = "0-0".to_owned();
-        Self { cursor, held: BTreeSet::new(), acked: Vec::new(), given_back: Vec::new() }
+        Self { cursor, leased: BTreeSet::new(), acked: Vec::new(), nacked: Vec::new() }
     }
 }

@@ -1,3 +1,5 @@
+//! What walks all entries of a cache (`SCAN`): iteration, counting, and [`clear`](Cache::clear).
+
 use std::collections::{HashSet, VecDeque};
 
 use ::redis::{FromRedisValue, Value, cmd};
@@ -16,22 +18,22 @@ use super::{
         codec::decode_key,
         keyspace::{SHARDS, shard},
     },
-    Cache, CacheStats,
-    commands::Store,
+    Cache,
+    commands::Commands,
 };
 
 /// How many keys a server looks at in one call.
 const PAGE: usize = 1_000;
 
-/// A live entry as bytes, and the cache that reads them.
-type Live<K, V> = (Cache<K, V>, Vec<u8>, Vec<u8>);
+/// A live entry as bytes, its key and its value, and the cache that decodes them.
+type RawEntry<K, V> = (Cache<K, V>, Vec<u8>, Vec<u8>);
 
-/// What `SCAN` finds, on one server after the other.
-struct Scan {
+/// How far `SCAN` has come, on one server after the other.
+struct ScanCursor {
     /// Those that are still to be asked; `None` before the first call.
     nodes: Option<Vec<Node>>,
     cursor: u64,
-    /// A server may find a key twice.
+    /// A server may find a key twice, when its table grows or shrinks meanwhile.
     seen: HashSet<Vec<u8>>,
 }
 
@@ -68,15 +70,15 @@ where
     /// item then.
     #[doc(alias = "SCAN")]
     pub fn iter(&self) -> impl Stream<Item = Result<(K, V), Error>> + Send + Unpin + use<K, V> {
-        self.live().map(|entry| {
+        self.raw_entries().map(|entry| {
             let (cache, key, value) = entry?;
-            Ok((decode_key(&key)?, cache.shared.decode(&key, &value)?))
+            Ok((decode_key(&key)?, cache.state.decode(&key, &value)?))
         })
     }
 
     /// The keys of [`iter`](Cache::iter), for as much.
     pub fn keys(&self) -> impl Stream<Item = Result<K, Error>> + Send + Unpin + use<K, V> {
-        self.live().map(|entry| decode_key(&entry?.1))
+        self.raw_entries().map(|entry| decode_key(&entry?.1))
     }
 
     /// The values of [`iter`](Cache::iter).
@@ -88,15 +90,15 @@ where
     ///
     /// The server looks at all its keys, as for [`iter`](Cache::iter).
     pub async fn len(&self) -> Result<usize, Error> {
-        let mut scan = Scan::new();
-        while scan.page(self.store()).await?.is_some() {}
+        let mut scan = ScanCursor::new();
+        while scan.next_page(self.commands()).await?.is_some() {}
         Ok(scan.seen.len())
     }
 
     /// Whether nothing is on the server. The server looks at its keys until it finds one.
     pub async fn is_empty(&self) -> Result<bool, Error> {
-        let mut scan = Scan::new();
-        while let Some(keys) = scan.page(self.store()).await? {
+        let mut scan = ScanCursor::new();
+        while let Some(keys) = scan.next_page(self.commands()).await? {
             if !keys.is_empty() {
                 return Ok(false);
             }
@@ -113,48 +115,39 @@ where
     ///
     /// A call that is dropped before it is done has taken some of the entries out.
     pub async fn clear(&self) -> Result<(), Error> {
-        let mut scan = Scan::new();
-        while let Some(keys) = scan.page(self.store()).await? {
+        let mut scan = ScanCursor::new();
+        while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
-                self.store().clear(shard, &keys).change::<Value>(self.client()).await
+                self.commands().remove_many(shard, &keys).send_once::<Value>(self.client()).await
             });
             try_join_all(clears).await?;
         }
         Ok(())
     }
 
-    /// What the handles of this cache in this process have seen. Asks no server.
-    pub fn stats(&self) -> CacheStats {
-        self.shared.stats()
-    }
-
-    /// Ends the streams of this cache in this process, after what they hold. Reads and writes still work.
-    ///
-    /// It waits for no subscriber, and for no server.
-    pub async fn shutdown(&self) {
-        self.shared.stop.send_replace(true);
-    }
-
     /// The live entries as bytes.
-    fn live(&self) -> BoxStream<'static, Result<Live<K, V>, Error>> {
-        let begin = (self.clone(), Scan::new(), VecDeque::new());
+    fn raw_entries(&self) -> BoxStream<'static, Result<RawEntry<K, V>, Error>> {
+        let begin = (self.clone(), ScanCursor::new(), VecDeque::new());
         try_unfold(begin, async |(cache, mut scan, mut found)| {
             loop {
                 if let Some((key, value)) = found.pop_front() {
                     return Ok(Some(((cache.clone(), key, value), (cache, scan, found))));
                 }
-                let Some(keys) = scan.page(cache.store()).await? else { return Ok(None) };
-                found = cache.values_of(keys).await?;
+                let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
+                found = cache.live_values_of(keys).await?;
             }
         })
         .boxed()
     }
 
     /// The live ones of `keys`, with their values.
-    async fn values_of(&self, keys: Vec<Vec<u8>>) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, Error> {
+    async fn live_values_of(
+        &self,
+        keys: Vec<Vec<u8>>,
+    ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, Error> {
         let pages = by_shard(keys).into_iter().map(async |(shard, keys)| {
-            let call = self.store().page(shard, &keys);
-            let values: Vec<Option<Vec<u8>>> = call.read(self.client()).await?;
+            let call = self.commands().get_many(shard, &keys);
+            let values: Vec<Option<Vec<u8>>> = call.send_idempotent(self.client()).await?;
             Ok::<_, Error>(keys.into_iter().zip(values))
         });
         let pages = try_join_all(pages).await?;
@@ -163,21 +156,25 @@ where
     }
 }
 
-impl Scan {
+impl ScanCursor {
     fn new() -> Self {
         Self { nodes: None, cursor: 0, seen: HashSet::new() }
     }
 
     /// The keys of the next records, none of which came before; `None` after the last.
-    async fn page(&mut self, store: &Store) -> Result<Option<Vec<Vec<u8>>>, Error> {
+    async fn next_page(&mut self, commands: &Commands) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let nodes = match &mut self.nodes {
             Some(nodes) => nodes,
-            None => self.nodes.insert(store.client.nodes().await?),
+            None => self.nodes.insert(commands.client.nodes().await?),
         };
         let Some(node) = nodes.last().copied() else { return Ok(None) };
         let mut scan = cmd("SCAN");
-        scan.arg(self.cursor).arg("MATCH").arg(store.names.pattern()).arg("COUNT").arg(PAGE);
-        let answer = store.client.send_to(node, &scan).await?;
+        scan.arg(self.cursor)
+            .arg("MATCH")
+            .arg(commands.keyspace.scan_pattern())
+            .arg("COUNT")
+            .arg(PAGE);
+        let answer = commands.client.send_to(node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|error| Error::Server(error.into()))?;
         if cursor == 0 {
@@ -186,7 +183,11 @@ impl Scan {
         self.cursor = cursor;
         let mut keys = Vec::new();
         for record in records {
-            let key = store.names.key(&record).filter(|key| store.names.record(key) == record);
+            // The pattern also finds what only looks like a record: of a shard that the key is not in, say.
+            let key = commands
+                .keyspace
+                .key_of(&record)
+                .filter(|key| commands.keyspace.record(key) == record);
             if let Some(key) = key
                 && self.seen.insert(key.to_vec())
             {
@@ -197,7 +198,7 @@ impl Scan {
     }
 }
 
-/// Together, what one call can be about.
+/// Together, what one script can be about: the keys of a script must be in one slot.
 fn by_shard(keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
     let mut shards: Vec<_> = (0..SHARDS).map(|shard| (shard, Vec::new())).collect();
     for key in keys {

@@ -1,4 +1,7 @@
-//! Bytes and strings, written as they are.
+//! [`Format::Raw`](super::Format::Raw): bytes and strings, written as they are.
+//!
+//! serde gives a `Vec<u8>` byte by byte, as it gives every sequence. So a byte is a value here, but one that only
+//! an element of a sequence may be: elsewhere it is refused, as a number is.
 
 use serde::{
     Deserializer, Serialize, Serializer,
@@ -11,27 +14,28 @@ use serde::{
 };
 
 pub(super) fn encode<V: Serialize + ?Sized>(value: &V) -> Result<Vec<u8>, Error> {
-    match value.serialize(Encoder)? {
-        Raw::Bytes(bytes) => Ok(bytes),
-        Raw::Byte(_) => Err(refused()),
+    match value.serialize(RawSerializer)? {
+        Serialized::Bytes(bytes) => Ok(bytes),
+        Serialized::Byte(_) => Err(refused()),
     }
 }
 
 pub(super) fn decode<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, Error> {
-    V::deserialize(Decoder(bytes))
+    V::deserialize(RawDeserializer(bytes))
 }
 
-struct Encoder;
+struct RawSerializer;
 
-enum Raw {
+enum Serialized {
     Bytes(Vec<u8>),
     /// One of those that come one by one, as those of a `Vec<u8>` do.
     Byte(u8),
 }
 
-struct Bytes(Vec<u8>);
+/// Bytes that come one by one.
+struct ByteSeq(Vec<u8>);
 
-struct Decoder<'a>(&'a [u8]);
+struct RawDeserializer<'a>(&'a [u8]);
 
 fn refused() -> Error {
     Error::custom("the raw format is for bytes and strings")
@@ -47,74 +51,74 @@ macro_rules! refuse {
 
 macro_rules! refuse_generic {
     ($($method:ident($($argument:ty),*);)*) => {$(
-        fn $method<T: Serialize + ?Sized>(self $(, _: $argument)*, _: &T) -> Result<Raw, Error> {
+        fn $method<T: Serialize + ?Sized>(self $(, _: $argument)*, _: &T) -> Result<Serialized, Error> {
             Err(refused())
         }
     )*};
 }
 
-type No = Impossible<Raw, Error>;
+type Unsupported = Impossible<Serialized, Error>;
 
-impl Serializer for Encoder {
-    type Ok = Raw;
+impl Serializer for RawSerializer {
+    type Ok = Serialized;
     type Error = Error;
-    type SerializeSeq = Bytes;
-    type SerializeTuple = Bytes;
-    type SerializeTupleStruct = No;
-    type SerializeTupleVariant = No;
-    type SerializeMap = No;
-    type SerializeStruct = No;
-    type SerializeStructVariant = No;
+    type SerializeSeq = ByteSeq;
+    type SerializeTuple = ByteSeq;
+    type SerializeTupleStruct = Unsupported;
+    type SerializeTupleVariant = Unsupported;
+    type SerializeMap = Unsupported;
+    type SerializeStruct = Unsupported;
+    type SerializeStructVariant = Unsupported;
 
-    fn serialize_str(self, text: &str) -> Result<Raw, Error> {
-        Ok(Raw::Bytes(text.as_bytes().to_vec()))
+    fn serialize_str(self, text: &str) -> Result<Serialized, Error> {
+        Ok(Serialized::Bytes(text.as_bytes().to_vec()))
     }
 
-    fn serialize_bytes(self, bytes: &[u8]) -> Result<Raw, Error> {
-        Ok(Raw::Bytes(bytes.to_vec()))
+    fn serialize_bytes(self, bytes: &[u8]) -> Result<Serialized, Error> {
+        Ok(Serialized::Bytes(bytes.to_vec()))
     }
 
-    fn serialize_u8(self, byte: u8) -> Result<Raw, Error> {
-        Ok(Raw::Byte(byte))
+    fn serialize_u8(self, byte: u8) -> Result<Serialized, Error> {
+        Ok(Serialized::Byte(byte))
     }
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<Raw, Error> {
+    ) -> Result<Serialized, Error> {
         value.serialize(self)
     }
 
-    fn serialize_seq(self, len: Option<usize>) -> Result<Bytes, Error> {
-        Ok(Bytes(Vec::with_capacity(len.unwrap_or(0))))
+    fn serialize_seq(self, len: Option<usize>) -> Result<ByteSeq, Error> {
+        Ok(ByteSeq(Vec::with_capacity(len.unwrap_or(0))))
     }
 
-    fn serialize_tuple(self, len: usize) -> Result<Bytes, Error> {
-        Ok(Bytes(Vec::with_capacity(len)))
+    fn serialize_tuple(self, len: usize) -> Result<ByteSeq, Error> {
+        Ok(ByteSeq(Vec::with_capacity(len)))
     }
 
     refuse! {
-        serialize_bool(bool) -> Raw;
-        serialize_i8(i8) -> Raw;
-        serialize_i16(i16) -> Raw;
-        serialize_i32(i32) -> Raw;
-        serialize_i64(i64) -> Raw;
-        serialize_u16(u16) -> Raw;
-        serialize_u32(u32) -> Raw;
-        serialize_u64(u64) -> Raw;
-        serialize_f32(f32) -> Raw;
-        serialize_f64(f64) -> Raw;
-        serialize_char(char) -> Raw;
-        serialize_none() -> Raw;
-        serialize_unit() -> Raw;
-        serialize_unit_struct(&'static str) -> Raw;
-        serialize_unit_variant(&'static str, u32, &'static str) -> Raw;
-        serialize_tuple_struct(&'static str, usize) -> No;
-        serialize_tuple_variant(&'static str, u32, &'static str, usize) -> No;
-        serialize_map(Option<usize>) -> No;
-        serialize_struct(&'static str, usize) -> No;
-        serialize_struct_variant(&'static str, u32, &'static str, usize) -> No;
+        serialize_bool(bool) -> Serialized;
+        serialize_i8(i8) -> Serialized;
+        serialize_i16(i16) -> Serialized;
+        serialize_i32(i32) -> Serialized;
+        serialize_i64(i64) -> Serialized;
+        serialize_u16(u16) -> Serialized;
+        serialize_u32(u32) -> Serialized;
+        serialize_u64(u64) -> Serialized;
+        serialize_f32(f32) -> Serialized;
+        serialize_f64(f64) -> Serialized;
+        serialize_char(char) -> Serialized;
+        serialize_none() -> Serialized;
+        serialize_unit() -> Serialized;
+        serialize_unit_struct(&'static str) -> Serialized;
+        serialize_unit_variant(&'static str, u32, &'static str) -> Serialized;
+        serialize_tuple_struct(&'static str, usize) -> Unsupported;
+        serialize_tuple_variant(&'static str, u32, &'static str, usize) -> Unsupported;
+        serialize_map(Option<usize>) -> Unsupported;
+        serialize_struct(&'static str, usize) -> Unsupported;
+        serialize_struct_variant(&'static str, u32, &'static str, usize) -> Unsupported;
     }
 
     refuse_generic! {
@@ -123,37 +127,37 @@ impl Serializer for Encoder {
     }
 }
 
-impl SerializeSeq for Bytes {
-    type Ok = Raw;
+impl SerializeSeq for ByteSeq {
+    type Ok = Serialized;
     type Error = Error;
 
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        match value.serialize(Encoder)? {
-            Raw::Byte(byte) => self.0.push(byte),
-            Raw::Bytes(_) => return Err(refused()),
+        match value.serialize(RawSerializer)? {
+            Serialized::Byte(byte) => self.0.push(byte),
+            Serialized::Bytes(_) => return Err(refused()),
         }
         Ok(())
     }
 
-    fn end(self) -> Result<Raw, Error> {
-        Ok(Raw::Bytes(self.0))
+    fn end(self) -> Result<Serialized, Error> {
+        Ok(Serialized::Bytes(self.0))
     }
 }
 
-impl SerializeTuple for Bytes {
-    type Ok = Raw;
+impl SerializeTuple for ByteSeq {
+    type Ok = Serialized;
     type Error = Error;
 
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
         SerializeSeq::serialize_element(self, value)
     }
 
-    fn end(self) -> Result<Raw, Error> {
-        Ok(Raw::Bytes(self.0))
+    fn end(self) -> Result<Serialized, Error> {
+        Ok(Serialized::Bytes(self.0))
     }
 }
 
-impl<'de> Deserializer<'de> for Decoder<'de> {
+impl<'de> Deserializer<'de> for RawDeserializer<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

@@ -1,19 +1,23 @@
+//! What is said with the limiter's scripts: the calls, and what they answer. `prelude.lua` has the other side of it.
+//!
+//! Numbers are doubles in one string, in both directions: all of them are below 2<sup>53</sup>, so exact.
+
 use std::{iter, time::Duration};
 
 use tokio::time::Instant;
 
 use super::super::script::{Call, Script};
-use crate::rate_limit::{Limit, PerLimit, Window};
+use crate::rate_limit::{Limit, PerLimit, Standing, Window};
 
-static LOG: Script =
-    Script::new(concat!(include_str!("prelude.lua"), include_str!("sliding_log.lua")));
-static BUCKETS: Script =
-    Script::new(concat!(include_str!("prelude.lua"), include_str!("buckets.lua")));
-static GCRA: Script = Script::new(concat!(include_str!("prelude.lua"), include_str!("gcra.lua")));
+const PRELUDE: &str = include_str!("prelude.lua");
+
+static LOG: Script = Script::new([PRELUDE, include_str!("sliding_log.lua")]);
+static BUCKETS: Script = Script::new([PRELUDE, include_str!("buckets.lua")]);
+static GCRA: Script = Script::new([PRELUDE, include_str!("gcra.lua")]);
 
 /// A limit in the numbers that a script counts with: times in microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub(super) struct LimitArgs {
     quota: u32,
     per: u64,
     /// The length of a bucket, or how long a unit takes to leak.
@@ -21,14 +25,15 @@ pub(super) struct Rule {
 }
 
 /// What a script says of a check.
-pub(super) struct Verdict {
+pub(super) struct Reply {
     pub(super) outcome: Outcome,
-    pub(super) left: PerLimit<Left>,
+    pub(super) remaining: PerLimit<RemainingQuota>,
 }
 
 pub(super) enum Outcome {
     Charged {
-        /// Tells the state that was charged from others of the same subject.
+        /// When the state on the server began. It tells the state that was charged from a later one of the same
+        /// subject, of which a refund must take nothing.
         born: u64,
         charges: PerLimit<Charge>,
     },
@@ -42,19 +47,28 @@ pub(super) enum Outcome {
 /// What was charged to one limit: enough to take it back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
+    /// Where it is in the state: by the window, a call's number, a bucket's time, or the time when it has leaked.
     mark: u64,
+    /// In units; for GCRA, in microseconds.
     amount: u64,
 }
 
 /// What is left of one limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct RemainingQuota {
     pub(crate) remaining: u32,
     /// From when on more is; `None` where nothing is in use.
     pub(crate) more_at: Option<Instant>,
 }
 
-impl Rule {
+impl RemainingQuota {
+    pub(super) fn of(standing: &Standing) -> Self {
+        Self { remaining: standing.remaining, more_at: standing.more_at }
+    }
+}
+
+impl LimitArgs {
+    /// Rounded up, so that nothing passes too soon.
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, nanoseconds) = (limit.quota(), limit.per().as_nanos());
         let microseconds = |nanoseconds: u128| {
@@ -65,6 +79,7 @@ impl Rule {
             Window::Log => (per, 0),
             Window::Buckets(n) => {
                 let step = per.div_ceil(n as u64);
+                // Whole buckets: with a part of one the oldest would leave too soon.
                 (n as u64 * step, step)
             }
             Window::Gcra => (per, microseconds(nanoseconds.div_ceil(u128::from(quota)))),
@@ -80,8 +95,10 @@ impl Rule {
     }
 
     /// What is left, and in how long more is, where `in_use` has still to leak; -1 where nothing has. The
-    /// server's clock is `behind` the time that it counts by.
-    fn leaked(&self, in_use: i64, behind: i64) -> (i64, i64) {
+    /// server's clock is `behind` the time that it counts by. All in microseconds.
+    ///
+    /// Done here and not by the script: the server is one thread for all its clients.
+    fn remaining_by_gcra(&self, in_use: i64, behind: i64) -> (i64, i64) {
         let (quota, step) = (i64::from(self.quota), self.step.cast_signed());
         if in_use <= 0 {
             return (quota, -1);
@@ -92,20 +109,32 @@ impl Rule {
 }
 
 /// Charges `cost`, where there is room.
-pub(super) fn check<'a>(window: Window, subject: &[u8], cost: u32, rules: &[Rule]) -> Call<'a> {
-    ask(window, b'c', subject, cost, rules)
+pub(super) fn check<'a>(
+    window: Window,
+    subject: &[u8],
+    cost: u32,
+    limits: &[LimitArgs],
+) -> Call<'a> {
+    check_or_peek(window, b'c', subject, cost, limits)
 }
 
 /// What a check of one unit would find.
-pub(super) fn peek<'a>(window: Window, subject: &[u8], rules: &[Rule]) -> Call<'a> {
-    ask(window, b'p', subject, 1, rules)
+pub(super) fn peek<'a>(window: Window, subject: &[u8], limits: &[LimitArgs]) -> Call<'a> {
+    check_or_peek(window, b'p', subject, 1, limits)
 }
 
-fn ask<'a>(window: Window, verb: u8, subject: &[u8], cost: u32, rules: &[Rule]) -> Call<'a> {
-    let rules = rules.iter().flat_map(|rule| [rule.quota.into(), rule.per, rule.step]);
-    call(window, verb, subject, cost.into(), rules)
+fn check_or_peek<'a>(
+    window: Window,
+    verb: u8,
+    subject: &[u8],
+    cost: u32,
+    limits: &[LimitArgs],
+) -> Call<'a> {
+    let limits = limits.iter().flat_map(|limit| [limit.quota.into(), limit.per, limit.step]);
+    call(window, verb, subject, cost.into(), limits)
 }
 
+/// Takes back what was charged. It answers how many charges it took back: one, or none.
 pub(super) fn refund<'a>(
     window: Window,
     subject: &[u8],
@@ -123,57 +152,57 @@ fn call<'a>(
     first: u64,
     numbers: impl Iterator<Item = u64>,
 ) -> Call<'a> {
+    // All in one argument: the server makes an object of each.
     let mut arg = Vec::with_capacity(1 + 4 * 8);
     arg.push(verb);
     for number in iter::once(first).chain(numbers) {
-        // All are below 2^53.
         arg.extend_from_slice(&(number as f64).to_le_bytes());
     }
     script(window).call(&[subject]).arg(arg)
 }
 
 /// What `answer`, received at `now`, says; `None` where no script says such.
-pub(super) fn read(
+pub(super) fn decode(
     answer: &[u8],
     window: Window,
     cost: u32,
-    rules: &[Rule],
+    limits: &[LimitArgs],
     now: Instant,
-) -> Option<Verdict> {
+) -> Option<Reply> {
     let (numbers, []) = answer.as_chunks() else { return None };
     // A limit that GCRA has never charged has no time, which is as good as one long ago.
     let number = |at: usize| numbers.get(at).map_or(0, |number| f64::from_le_bytes(*number) as i64);
     let is_gcra = window == Window::Gcra;
-    if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * rules.len() {
+    if numbers.len() < 4 || !is_gcra && numbers.len() != 2 + 3 * limits.len() {
         return None;
     }
     let (limit, born_or_wait) = (number(0), number(1).unsigned_abs());
-    let each = || rules.iter().enumerate();
+    let each = || limits.iter().enumerate();
     let mark = |i| number(if is_gcra { 4 + i } else { 2 + 3 * i });
-    let left = each().map(|(i, rule)| {
+    let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
-            Window::Gcra => rule.leaked(mark(i) - number(2), number(2) - number(3)),
+            Window::Gcra => limit.remaining_by_gcra(mark(i) - number(2), number(2) - number(3)),
             _ => (number(3 + 3 * i), number(4 + 3 * i)),
         };
-        Left {
+        RemainingQuota {
             remaining: u32::try_from(remaining).unwrap_or(0),
-            more_at: u64::try_from(more).ok().map(|more| later(now, more)),
+            more_at: u64::try_from(more).ok().map(|more| after(now, more)),
         }
     });
     let outcome = if limit == 0 {
-        let charge = |(i, rule): (usize, &Rule)| Charge {
+        let charge = |(i, limit): (usize, &LimitArgs)| Charge {
             mark: mark(i).unsigned_abs(),
-            amount: rule.amount(cost, window),
+            amount: limit.amount(cost, window),
         };
         Outcome::Charged { born: born_or_wait, charges: each().map(charge).collect() }
     } else {
-        let limit = usize::try_from(limit - 1).ok().filter(|&at| at < rules.len())?;
+        let limit = usize::try_from(limit - 1).ok().filter(|&at| at < limits.len())?;
         Outcome::Denied { limit, wait: Duration::from_micros(born_or_wait) }
     };
-    Some(Verdict { outcome, left: left.collect() })
+    Some(Reply { outcome, remaining: remaining.collect() })
 }
 
-fn later(now: Instant, microseconds: u64) -> Instant {
+fn after(now: Instant, microseconds: u64) -> Instant {
     let wait = Duration::from_micros(microseconds);
     // Limits are of a century at most.
     now.checked_add(wait).unwrap_or(now)

@@ -1,5 +1,5 @@
-//! What a script gives at once of what is due: one string of MessagePack, since a reply of thousands of parts
-//! takes both sides longer than all else.
+//! What `take.lua` and `claim.lua` answer: one string of MessagePack, since a reply of thousands of parts takes both
+//! sides longer than all else.
 
 use std::fmt;
 
@@ -11,13 +11,20 @@ use serde::{
 
 use super::super::Error;
 
-/// Keys and deadlines in turns; for each key its value; and of claims, where the leases begin to end.
+/// Written as an array of these, in this order.
 #[derive(Deserialize)]
-pub(super) struct Batch(pub(super) Vec<Part>, pub(super) Vec<Part>, pub(super) Part);
+pub(super) struct BatchReply {
+    /// Keys and their scores, in turns.
+    pub(super) keys_and_scores: Vec<PackedReply>,
+    /// For each key its value.
+    pub(super) values: Vec<PackedReply>,
+    /// Of a claim: each lease ends two microseconds after the one before, and the first after this.
+    pub(super) lease_ends_after: PackedReply,
+}
 
-impl Batch {
+impl BatchReply {
     /// What a script of the shard `index` gave.
-    pub(super) fn read(answer: &[u8], index: &[u8]) -> Result<Self, Error> {
+    pub(super) fn decode(answer: &[u8], index: &[u8]) -> Result<Self, Error> {
         rmp_serde::from_slice(answer).map_err(|source| Error::Decode {
             key: String::from_utf8_lossy(index).into_owned(),
             source: source.into(),
@@ -25,49 +32,49 @@ impl Batch {
     }
 }
 
-/// As the script would give it by itself.
-pub(super) struct Part(pub(super) Reply);
+/// What the reply would be if the script gave this by itself: for `Layout` both are the same.
+pub(super) struct PackedReply(pub(super) Reply);
 
-impl<'de> Deserialize<'de> for Part {
+impl<'de> Deserialize<'de> for PackedReply {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Parts)
+        deserializer.deserialize_any(PackedReplyVisitor)
     }
 }
 
-struct Parts;
+struct PackedReplyVisitor;
 
-impl<'de> Visitor<'de> for Parts {
-    type Value = Part;
+impl<'de> Visitor<'de> for PackedReplyVisitor {
+    type Value = PackedReply;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("bytes, fields, a number or false")
     }
 
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Part, E> {
-        Ok(Part(Reply::Nil))
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<PackedReply, E> {
+        Ok(PackedReply(Reply::Nil))
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Part, E> {
-        Ok(Part(Reply::Int(number)))
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<PackedReply, E> {
+        Ok(PackedReply(Reply::Int(number)))
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Part, E> {
-        Ok(Part(Reply::Int(number.cast_signed())))
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<PackedReply, E> {
+        Ok(PackedReply(Reply::Int(number.cast_signed())))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Part, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<PackedReply, E> {
         self.visit_bytes(text.as_bytes())
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Part, E> {
-        Ok(Part(Reply::BulkString(bytes.to_vec())))
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<PackedReply, E> {
+        Ok(PackedReply(Reply::BulkString(bytes.to_vec())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<Part, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut fields: A) -> Result<PackedReply, A::Error> {
         let mut parts = Vec::with_capacity(fields.size_hint().unwrap_or(0));
-        while let Some(Part(field)) = fields.next_element()? {
+        while let Some(PackedReply(field)) = fields.next_element()? {
             parts.push(field);
         }
-        Ok(Part(Reply::Array(parts)))
+        Ok(PackedReply(Reply::Array(parts)))
     }
 }

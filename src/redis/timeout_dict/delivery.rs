@@ -1,76 +1,81 @@
+//! An entry on its way from the server to the caller, and its way back: what was taken or claimed and reaches nobody, since
+//! the caller gave up, a value can't be read, or a claim is dropped, goes back by itself.
+
 use std::{mem, sync::Arc};
 
 use ::redis::Value as Reply;
 use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
 
-use super::state::Shared;
+use super::state::DictState;
 use crate::redis::Error;
 
-/// An entry that was taken or claimed. Where nobody gets it in the end, it goes back.
-pub(super) struct Held {
-    pub(super) shared: Arc<Shared>,
+/// An entry that was taken or claimed. To drop it does what [`OnDrop`] says.
+pub(super) struct Delivery {
+    pub(super) state: Arc<DictState>,
     pub(super) key: Vec<u8>,
     /// As the script gave it; nothing where a claim has it in its own form.
     pub(super) value: Reply,
-    pub(super) way_back: WayBack,
+    pub(super) on_drop: OnDrop,
+    /// On which it goes back: it may be dropped on a thread that has none.
     runtime: Handle,
 }
 
 #[derive(Default)]
-pub(super) enum WayBack {
+pub(super) enum OnDrop {
     #[default]
-    None,
-    /// It was taken out. Without a deadline it is due again in a while.
-    Put { deadline: Vec<u8> },
-    /// It was lent.
-    Give {
+    Nothing,
+    /// It was taken out, and is put back with the score that it had; without one, to be due again in a while.
+    PutBack { score: Vec<u8> },
+    /// It was lent: its lease is ended, and it has the score that it had.
+    EndLease {
         /// The claim's number. An extension has it until it knows the next one.
         lease_end: Arc<Mutex<i64>>,
-        deadline: Vec<u8>,
+        score: Vec<u8>,
     },
 }
 
-impl Held {
-    pub(super) fn new(shared: &Arc<Shared>, key: Vec<u8>, value: Reply, way_back: WayBack) -> Self {
-        Self { shared: shared.clone(), key, value, way_back, runtime: Handle::current() }
+impl Delivery {
+    pub(super) fn new(state: &Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) -> Self {
+        Self { state: state.clone(), key, value, on_drop, runtime: Handle::current() }
     }
 
     /// It has reached who wanted it, or has gone its way.
-    pub(super) fn keep(&mut self) {
-        self.way_back = WayBack::None;
+    pub(super) fn disarm(&mut self) {
+        self.on_drop = OnDrop::Nothing;
     }
 
     /// Lets it go back, and waits until it has.
-    pub(super) async fn give_back(mut self) {
-        if let Some(task) = self.leave() {
+    pub(super) async fn send_back(mut self) {
+        if let Some(task) = self.spawn_send_back() {
             let _ = task.await;
         }
     }
 
     /// By a task, as nobody who drops it can wait.
-    fn leave(&mut self) -> Option<JoinHandle<()>> {
-        let way_back = mem::take(&mut self.way_back);
-        if matches!(way_back, WayBack::None) {
+    fn spawn_send_back(&mut self) -> Option<JoinHandle<()>> {
+        let on_drop = mem::take(&mut self.on_drop);
+        if matches!(on_drop, OnDrop::Nothing) {
             return None;
         }
         let (key, value) = (mem::take(&mut self.key), mem::take(&mut self.value));
-        Some(self.runtime.spawn(go_back(self.shared.clone(), key, value, way_back)))
+        Some(self.runtime.spawn(send_back(self.state.clone(), key, value, on_drop)))
     }
 }
 
-impl Drop for Held {
+impl Drop for Delivery {
     fn drop(&mut self) {
-        self.leave();
+        self.spawn_send_back();
     }
 }
 
-async fn go_back(shared: Arc<Shared>, key: Vec<u8>, value: Reply, way_back: WayBack) {
-    let outcome = match way_back {
-        WayBack::None => Ok(()),
-        WayBack::Put { deadline } => shared.put_back(&key, &deadline, &value).await,
-        WayBack::Give { lease_end, deadline } => {
+async fn send_back(state: Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) {
+    let outcome = match on_drop {
+        OnDrop::Nothing => Ok(()),
+        OnDrop::PutBack { score } => state.put_back(&key, &score, &value).await,
+        OnDrop::EndLease { lease_end, score } => {
+            // After an extension that is under way, which makes the number another.
             let lease_end = *lease_end.lock().await;
-            shared.give_back(&key, lease_end, &deadline).await
+            state.give_back(&key, lease_end, &score).await
         }
     };
     if let Err(error) = outcome {
@@ -79,8 +84,9 @@ async fn go_back(shared: Arc<Shared>, key: Vec<u8>, value: Reply, way_back: WayB
     }
 }
 
-/// Carries a future to its end, also where the caller gives up.
-pub(super) async fn to_its_end<T: Send + 'static>(
+/// Carries a future to its end, also where the caller gives up: an answer that nobody reads would hold entries that
+/// nobody knows of, and so can't go back.
+pub(super) async fn run_to_end<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     match tokio::spawn(future).await {
