@@ -1,5 +1,5 @@
-//! The one error of all types here, and how what the client library says is sorted into it: by whether the command
-//! was carried out.
+//! The one error of all types here, and how what the client library says is sorted into it: by whether the
+//! command was carried out.
 
 use std::error::Error as StdError;
 

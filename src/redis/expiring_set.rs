@@ -1,5 +1,5 @@
-//! A sorted set on the server whose members die by their scores: each call is one script, which begins by removing
-//! the dead. `millis.lua` and `seconds.lua` tell how the two layouts differ.
+//! A sorted set on the server whose members die by their scores: each call is one script, which begins by
+//! removing the dead. `millis.lua` and `seconds.lua` tell how the two layouts differ.
 
 mod builder;
 mod scores;

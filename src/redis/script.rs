@@ -109,8 +109,8 @@ impl<'a> Call<'a> {
         resend: Resend,
     ) -> Result<T, Error> {
         let deadline = client.deadline(self.timeout);
-        // By its hash, which is shorter than the script. A server that restarted, or another after a failover, has
-        // not seen it; one that has not has changed nothing, so the whole script is safe to send.
+        // By its hash, which is shorter than the script. A server that restarted, or another after a failover,
+        // has not seen it; one that has not has changed nothing, so the whole script is safe to send.
         let mut answer = client.send(&self.cmd, resend, deadline).await;
         if let (Err(Error::Server(error)), Some(script)) = (&answer, self.script)
             && error.code() == Some("NOSCRIPT")

@@ -76,10 +76,10 @@ const CLEAR_BATCH: usize = 512;
 ///
 /// # Cost
 ///
-/// What is done with one key is one script and one round trip, O(log n). To take or claim asks the shards
-/// first and then those that have something, all at once: two round trips; three where more is due than asked
-/// for, and as many again for each further few thousand entries. A script touches at most 512 entries, so that nobody waits long behind one.
-/// [`len`](Self::len) is sixteen commands in one round trip.
+/// What is done with one key is one script and one round trip, O(log n). To take or claim asks the shards first
+/// and then those that have something, all at once: two round trips; three where more is due than asked for,
+/// and as many again for each further few thousand entries. A script touches at most 512 entries, so that
+/// nobody waits long behind one. [`len`](Self::len) is sixteen commands in one round trip.
 ///
 /// # Errors
 ///

@@ -2,8 +2,8 @@
 //! [`LosslessEvents`](super::LosslessEvents), which reads events off the streams (`XREADGROUP`), renews their
 //! leases while they are here, and acks them.
 //!
-//! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending there;
-//! whoever polls takes over what is pending longer (`XAUTOCLAIM`).
+//! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending
+//! there; whoever polls takes over what is pending longer (`XAUTOCLAIM`).
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 

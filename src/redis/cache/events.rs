@@ -44,10 +44,10 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 /// [`Cache::events_lossless`].
 ///
 /// An event is acknowledged when the next one is asked for, or by [`ack`](LosslessEvents::ack). Until then it
-/// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes.
-/// Where the process dies, or can't reach the server, its events come to others of the group once their
-/// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before it was
-/// acknowledged. Up to 1,024 events are read ahead; those that wait when the subscription is dropped are
+/// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes. Where
+/// the process dies, or can't reach the server, its events come to others of the group once their
+/// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before
+/// it was acknowledged. Up to 1,024 events are read ahead; those that wait when the subscription is dropped are
 /// given back at once.
 ///
 /// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
@@ -69,8 +69,8 @@ where
 {
     /// A stream of what expires from now on, in all processes, told to each who listens.
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip. All streams of a cache in one
-    /// process are filled by one task.
+    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip. All streams of a cache in
+    /// one process are filled by one task.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -105,8 +105,8 @@ where
     /// A group that is new is told what expires from now on. It stays on the server: what expires while it
     /// has no subscriber waits for the next one, within the [retention](super::CacheBuilder::events).
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers are
-    /// fast enough. Events of one key come in the order in which they happened, but those of several
+    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers
+    /// are fast enough. Events of one key come in the order in which they happened, but those of several
     /// subscribers are handled side by side.
     ///
     /// ```no_run

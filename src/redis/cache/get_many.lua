@@ -1,4 +1,8 @@
--- ARGV[2], ...: the keys, one for each record. Answers their live values.
+-- Reads the live values of keys of one shard. Changes nothing. What another program put there is passed over.
+--
+-- KEYS      as in prelude.lua, one record for each key
+-- ARGV[2]   and what follows: the keys
+-- Returns for each key its live value, or false.
 
 local values = {}
 for at = 1, #KEYS - 2 do

@@ -1,9 +1,20 @@
--- One look of a subscriber of a group, at one shard.
--- ARGV[2]: the group. ARGV[3]: its lease, in milliseconds. ARGV[4]: how many events there is room for.
--- ARGV[5]: where to go on looking for leases that are over. ARGV[6]: 1 where the stream is to be trimmed.
--- ARGV[7], ARGV[8], ARGV[9]: how many events follow that are acked, given back, and still held.
+-- One poll, at one shard, of a subscriber of a group: takes what it says of its events, moves what is due to
+-- the stream, and gives it what is new, and what was not acked within its lease.
 --
--- All subscribers are one consumer: whoever asks gets what is new, and what was not acked within its lease.
+-- KEYS      as in prelude.lua, no record
+-- ARGV[2]   the group
+-- ARGV[3]   the lease in milliseconds
+-- ARGV[4]   how many events there is room for; 0 to take none
+-- ARGV[5]   the cursor: where to go on looking for leases that are over
+-- ARGV[6]   1 where the stream is to be trimmed
+-- ARGV[7]   how many ids of events follow that are acked,
+-- ARGV[8]   then how many that are given back,
+-- ARGV[9]   then how many that are still held
+-- ARGV[10]  and what follows: these ids
+-- Returns the time, entries, whether more may be had at once, and the next cursor.
+--
+-- All subscribers are one consumer, `fleeting`: Redis counts since when an entry was delivered, whoever has it,
+-- and that is its lease. So subscribers that come and go leave no consumers behind.
 
 local group, lease, room, cursor = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
@@ -19,7 +30,8 @@ if acked > 0 then
     redis.call('XACK', stream, group, unpack(ids(10, acked)))
 end
 
--- Sets for how long they have been held. A group that is gone has none.
+-- Sets for how long they have been held: as long as a lease, so that it is over, or not at all. A group that is
+-- gone has none, for which an error is no reason to stop.
 local function hold(ids, idle)
     if #ids == 0 then return end
     local call = { 'XCLAIM', stream, group, 'fleeting', 0, unpack(ids) }
@@ -34,6 +46,7 @@ if room == 0 then return { math.floor(now), {}, 0, cursor } end
 local is_all = move_due(room)
 local over = redis.pcall('XAUTOCLAIM', stream, group, 'fleeting', lease, cursor, 'COUNT', room)
 if over.err then
+    -- With the stream its groups have left, as nothing came for the retention. All that is on it now is new.
     if string.find(over.err, 'NOGROUP', 1, true) then
         redis.call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
         redis.call('PEXPIRE', stream, whole(retention))

@@ -1,7 +1,12 @@
--- One look of a subscriber to all expirations, at one shard.
--- ARGV[2]: how many events to answer at most. ARGV[3]: the id of the last one that was read; empty to learn
--- where the stream ends now. ARGV[4]: how many had been added by then. ARGV[5]: 1 where the stream is to be
--- trimmed.
+-- One poll, at one shard, of those who listen without a group: moves what is due to the stream and reads on.
+--
+-- KEYS      as in prelude.lua, no record
+-- ARGV[2]   how many events to return at most
+-- ARGV[3]   the id of the last one that was read; empty to learn where the stream ends now
+-- ARGV[4]   how many had been added to the stream by then
+-- ARGV[5]   1 where the stream is to be trimmed
+-- Returns the time, entries, whether more may be had at once; then what ARGV[3] and ARGV[4] are to be the next time,
+-- and how many were missed since: they left the stream before they were read.
 
 local room, after_id, seen = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 

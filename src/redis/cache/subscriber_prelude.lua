@@ -1,10 +1,15 @@
--- What the scripts of subscribers begin with, after prelude.lua. All of them end with a table: the time, what
--- is new, and whether more may be had at once.
+-- What the two scripts by which subscribers read begin with, after prelude.lua: what is due goes to the stream,
+-- and what nobody needs leaves it. Changes nothing by itself.
+--
+-- Both scripts return a table that begins with the time in milliseconds, entries of the stream, and 1 where
+-- more may be had at once.
 
--- What no process has read for so long is kept for groups alone.
+-- For so many milliseconds an entry is kept for those without a group, as nobody knows how far they have read.
+-- What is older is kept for groups alone.
 local KEEP = 60000
 
--- Moves what is due from its records to the stream; answers whether that was all.
+-- Moves what is due from its records to the stream, `most` at once; answers whether that was all. Whoever asks
+-- first does it for all subscribers.
 local function move_due(most)
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
@@ -32,13 +37,15 @@ local function milliseconds(id)
     return tonumber(string.match(id, '^%d+'))
 end
 
--- Takes from the stream what nobody needs any more: all that every group has acked, if it is not too new.
+-- Takes from the stream what nobody needs any more: all that every group has acked, if it is not too new for
+-- those who listen without a group.
 local function trim()
     local oldest = math.max(0, now - KEEP)
     if redis.call('EXISTS', stream) == 0 then return end
     for _, reply in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         local group = named(reply)
         local first = group['last-delivered-id']
+        -- The oldest that is delivered and not acked, or else the last that was delivered.
         if group['pending'] > 0 then
             first = redis.call('XPENDING', stream, group['name'])[2]
         end

@@ -1,7 +1,7 @@
 //! [`Format::Raw`](super::Format::Raw): bytes and strings, written as they are.
 //!
-//! serde gives a `Vec<u8>` byte by byte, as it gives every sequence. So a byte is a value here, but one that only
-//! an element of a sequence may be: elsewhere it is refused, as a number is.
+//! serde gives a `Vec<u8>` byte by byte, as it gives every sequence. So a byte is a value here, but one that
+//! only an element of a sequence may be: elsewhere it is refused, as a number is.
 
 use serde::{
     Deserializer, Serialize, Serializer,

@@ -1,4 +1,10 @@
--- The members are in the sorted set `key`. Each script begins with the dead.
+-- What every script of a set begins with, after its layout (millis.lua or seconds.lua): the dead leave.
+--
+-- KEYS[1]   the sorted set: its members, by score
+-- ARGV[1]   how old a score may be, in microseconds
+--
+-- So no script ever sees, counts or returns a dead member, and nothing else has to remove them.
+
 key = KEYS[1]
 text = function(score)
   return string.format('%.17g', score)

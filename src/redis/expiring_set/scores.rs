@@ -1,5 +1,5 @@
-//! Times as scores, and ranges of times as what `ZRANGEBYSCORE` takes: an end is a number, `(` before it where it
-//! is not in the range itself, or an infinity.
+//! Times as scores, and ranges of times as what `ZRANGEBYSCORE` takes: an end is a number, `(` before it where
+//! it is not in the range itself, or an infinity.
 
 use std::{
     ops::{Bound, RangeBounds},

@@ -1,5 +1,5 @@
-//! The scripts of a set, one a verb. Each begins with the layout of the scores, and `prelude.lua`, by which the dead
-//! leave before anything else is done.
+//! The scripts of a set, one a verb. Each begins with the layout of the scores, and `prelude.lua`, by which the
+//! dead leave before anything else is done.
 
 use super::scores::ScoreUnit;
 use crate::redis::script::Script;

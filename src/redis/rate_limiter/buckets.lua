@@ -1,9 +1,12 @@
--- Parts of the window, one step each, of which there are per / step. What came in one counts until all of it is
--- as old as the window: the oldest counts in full. Only parts in which calls passed are kept.
+-- Window::Buckets: parts of the window, one step each, of which there are per / step. What came in one counts
+-- until all of it is as old as the window: the oldest counts in full. Only parts in which calls passed are
+-- kept.
 --
--- The state: '\1B'; its birth, the time of the last charge, when the key may leave; then for each limit the units
--- in use (four bytes) and how many parts there are (two), and for each part its last microsecond and its units
--- (four).
+-- KEYS, ARGV and what is returned are those of prelude.lua. A mark is a part's last microsecond.
+--
+-- The state: '\1B'; its birth, the time of the last charge, when the key may leave; then for each limit the
+-- units in use (four bytes) and how many parts there are (two), and for each part its last microsecond and its
+-- units (four).
 
 local state = call('GET', key) or ''
 local kind, born, last, dies, size = 0x4201, clock, 0, 0, #state
@@ -43,7 +46,8 @@ if verb == 'r' then
   return 1
 end
 
--- For each limit: the units in use, how many parts they are in, where these begin and end, and when the oldest is.
+-- For each limit: the units in use, how many parts they are in, where these begin and end, and when the oldest
+-- is.
 local found = {}
 local which, ready = 0, 0
 for i = 1, limits do

@@ -1,5 +1,5 @@
-//! How a check is decided: by itself where the cost says it all, by a denial that still holds, by the server, or, where
-//! that fails, by [`OnError`](super::OnError).
+//! How a check is decided: by itself where the cost says it all, by a denial that still holds, by the server,
+//! or, where that fails, by [`OnError`](super::OnError).
 
 use std::sync::Arc;
 

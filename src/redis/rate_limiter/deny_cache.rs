@@ -102,8 +102,8 @@ impl DenyCache {
         let clock = &self.cache.clock;
         let deadline = clock.deadline_of(denial.until);
         let mut denial = Some(denial);
-        // Under the shard's lock, which `forget` takes after it has changed the version: either its change is seen
-        // here, or what is kept here is removed there.
+        // Under the shard's lock, which `forget` takes after it has changed the version: either its change is
+        // seen here, or what is kept here is removed there.
         let changed =
             self.cache.store.change_any(location, subject, |entry: &mut Entry<Denials>| {
                 if let Some(denial) = denial.take().filter(|_| is_current()) {

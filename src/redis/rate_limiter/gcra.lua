@@ -1,9 +1,12 @@
--- The generic cell rate algorithm (ITU-T I.371): for each limit the time at which all of it has leaked. A step is
--- how long a unit takes.
+-- Window::Gcra, the generic cell rate algorithm (ITU-T I.371): for each limit the time at which all of it has
+-- leaked. A step is how long a unit takes.
+--
+-- KEYS and ARGV are those of prelude.lua; so is what is returned, but for what is told of each limit. A mark is the time
+-- at which all has leaked, the charge included; an amount is a time too. A check returns 0 and the birth, or which
+-- limit it has to wait for and how long; `now`; the clock; and those times, which tell what is left.
 --
 -- The state: '\1G', then its birth, the time of the last charge, when the key may leave, and that time for each
--- limit. An answer is 0 and the birth, or which limit it has to wait for and how long; `now`; the clock; and those
--- times, which tell what is left.
+-- limit.
 
 local state = call('GET', key)
 local kind, born, last, dies, stored = 0x4701, clock, 0, 0, 0

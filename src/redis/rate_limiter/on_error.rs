@@ -3,8 +3,8 @@
 use super::{super::Error, protocol::RemainingQuota};
 use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
 
-/// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in time,
-/// or refuses.
+/// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in
+/// time, or refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
@@ -46,8 +46,8 @@ impl Fallback {
         }
     }
 
-    /// Whether `error` is a failure of the server, which the policy decides about. Else it is one of the key that
-    /// is asked for, and returned: to let it pass would let it pass for ever.
+    /// Whether `error` is a failure of the server, which the policy decides about. Else it is one of the key
+    /// that is asked for, and returned: to let it pass would let it pass for ever.
     pub(super) fn is_for(error: &Error) -> bool {
         !matches!(error, Error::WrongType { .. } | Error::Encode(_) | Error::Decode { .. })
     }

@@ -1,4 +1,5 @@
-//! What is said with the limiter's scripts: the calls, and what they answer. `prelude.lua` has the other side of it.
+//! What is said with the limiter's scripts: the calls, and what they answer. `prelude.lua` has the other side
+//! of it.
 //!
 //! Numbers are doubles in one string, in both directions: all of them are below 2<sup>53</sup>, so exact.
 
@@ -47,7 +48,8 @@ pub(super) enum Outcome {
 /// What was charged to one limit: enough to take it back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
-    /// Where it is in the state: by the window, a call's number, a bucket's time, or the time when it has leaked.
+    /// Where it is in the state: by the window, a call's number, a bucket's time, or the time when it has
+    /// leaked.
     mark: u64,
     /// In units; for GCRA, in microseconds.
     amount: u64,

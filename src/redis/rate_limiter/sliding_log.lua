@@ -1,10 +1,12 @@
--- The times of the calls that passed. One counts for `per` from its time on, so the window is (now - per, now].
--- All limits count the same calls, each from its own head on. The step has no meaning here.
+-- Window::Log: the times of the calls that passed. One counts for `per` from its time on, so the window is
+-- (now - per, now]. All limits count the same calls, each from its own head on. The step has no meaning here.
+--
+-- KEYS, ARGV and what is returned are those of prelude.lua. A mark is a call's number since the birth of the state.
 --
 -- The state: '\1L'; its birth, the time of the last charge, when the key may leave, how many calls were cut off
 -- at the front, and how many there were in all; how many limits there are (two bytes). Then for each limit its
--- per, its head, that call's time, and the units in use (four); then for each call its time and its units (four).
--- What leaves is passed by a head, and cut off when it is as much as stays.
+-- per, its head, that call's time, and the units in use (four); then for each call its time and its units
+-- (four). What leaves is passed by a head, and cut off when it is as much as stays.
 --
 -- A head is never a call that was taken back; where nothing is in use, it is past the last.
 

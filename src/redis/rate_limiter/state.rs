@@ -1,5 +1,5 @@
-//! What all handles of a limiter share, and the one way on which the server is asked: within a timeout, through the
-//! breaker, with failures counted and logged.
+//! What all handles of a limiter share, and the one way on which the server is asked: within a timeout, through
+//! the breaker, with failures counted and logged.
 
 use std::{fmt, sync::Mutex, time::Duration};
 

@@ -1,5 +1,5 @@
-//! What a limiter of this process has decided, counted where it is: a check in `check.rs`, an answer of the server
-//! in `state.rs`.
+//! What a limiter of this process has decided, counted where it is: a check in `check.rs`, an answer of the
+//! server in `state.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

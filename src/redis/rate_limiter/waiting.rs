@@ -1,5 +1,5 @@
-//! Waiting until a call passes. Who waits for one key in this process stands in a line, of which only the first asks the
-//! server: all others would ask in vain.
+//! Waiting until a call passes. Who waits for one key in this process stands in a line, of which only the first
+//! asks the server: all others would ask in vain.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! What `take.lua` and `claim.lua` answer: one string of MessagePack, since a reply of thousands of parts takes both
-//! sides longer than all else.
+//! What `take.lua` and `claim.lua` answer: one string of MessagePack, since a reply of thousands of parts takes
+//! both sides longer than all else.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! An entry that is lent, until it is acked, dropped, or its lease is over.
 //!
-//! A claim is the end of its lease, as the entry's score on the server: each verb is a script that does nothing where the
-//! score is another. A dropped claim gives its entry back: its [`Delivery`] does, when it is dropped with it.
+//! A claim is the end of its lease, as the entry's score on the server: each verb is a script that does nothing
+//! where the score is another. A dropped claim gives its entry back: its [`Delivery`] does, when it is dropped
+//! with it.
 
 use std::{fmt, time::Duration};
 

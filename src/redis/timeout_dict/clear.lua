@@ -1,4 +1,10 @@
--- At most so many, since all others wait meanwhile. Returns how many there were.
+-- Takes the first entries out of a shard, due or not. A record of another type stays, as it is another
+-- program's. At most so many, since all others wait meanwhile.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            how many at most
+-- Returns how many there were.
+
 local keys = redis.call('ZRANGE', index, 0, ARGV[2] - 1)
 for _, key in ipairs(keys) do
   if redis.call('TYPE', stem .. key).ok == TYPE then

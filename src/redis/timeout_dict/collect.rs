@@ -1,5 +1,5 @@
-//! How what is due is had from all shards: a peek into each, how much of each is among the oldest, then one script in each
-//! of those; again while there is more, since a script touches 512 entries at most.
+//! How what is due is had from all shards: a peek into each, how much of each is among the oldest, then one
+//! script in each of those; again while there is more, since a script touches 512 entries at most.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ impl DictState {
         max: usize,
     ) -> Result<(Vec<Delivery>, Option<Duration>), Error> {
         let shards = self.layout.shards().len();
-        // Of what became due when this had begun, nothing: else it would not end while a lease of zero gives back
-        // what it claims, or busy setters add what is due at once.
+        // Of what became due when this had begun, nothing: else it would not end while a lease of zero gives
+        // back what it claims, or busy setters add what is due at once.
         let mut latest = vec![NEVER as i64; shards];
         let mut collected = Vec::new();
         loop {

@@ -1,4 +1,8 @@
+-- The layout of dictionaries that the original class writes too (`compat`); sharded.lua is the other. Changes
+-- nothing by itself; prelude.lua follows.
+--
 -- A record is a hash, whose key is that of the entry. Scores are seconds since the Unix epoch.
+
 local TYPE = 'hash'
 
 local function score(micros)
@@ -9,7 +13,7 @@ local function micros(score)
   return math.floor(tonumber(score) * 1000000 + 0.5)
 end
 
--- The original's scores are even and odd.
+-- The original's scores are even and odd: which is a lease can't be told by them.
 local function is_lent()
   return false
 end

@@ -1,5 +1,5 @@
-//! An entry on its way from the server to the caller, and its way back: what was taken or claimed and reaches nobody, since
-//! the caller gave up, a value can't be read, or a claim is dropped, goes back by itself.
+//! An entry on its way from the server to the caller, and its way back: what was taken or claimed and reaches
+//! nobody, since the caller gave up, a value can't be read, or a claim is dropped, goes back by itself.
 
 use std::{mem, sync::Arc};
 
@@ -84,8 +84,8 @@ async fn send_back(state: Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: O
     }
 }
 
-/// Carries a future to its end, also where the caller gives up: an answer that nobody reads would hold entries that
-/// nobody knows of, and so can't go back.
+/// Carries a future to its end, also where the caller gives up: an answer that nobody reads would hold entries
+/// that nobody knows of, and so can't go back.
 pub(super) async fn run_to_end<T: Send + 'static>(
     future: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {

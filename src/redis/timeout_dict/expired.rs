@@ -118,8 +118,8 @@ where
         run_to_end(self.state.clone().collect(how, max)).await
     }
 
-    /// Waits for nothing, unless something is wrong with the entries: then all go back, the good ones too, since an
-    /// error can't hold them.
+    /// Waits for nothing, unless something is wrong with the entries: then all go back, the good ones too,
+    /// since an error can't hold them.
     async fn decode_all(&self, batch: Vec<Delivery>) -> Result<Vec<Entry<K, V>>, Error> {
         let mut entries = Vec::with_capacity(batch.len());
         let mut rest = batch.into_iter();

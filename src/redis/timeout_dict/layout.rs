@@ -22,8 +22,8 @@ pub(super) struct Layout {
 pub(super) struct ShardKeys {
     /// The sorted set of its keys, by deadline.
     pub(super) index: Vec<u8>,
-    /// What the names of its records begin with. Scripts append the key, since a call about what is due can't name
-    /// its records beforehand; all are in the index' slot.
+    /// What the names of its records begin with. Scripts append the key, since a call about what is due can't
+    /// name its records beforehand; all are in the index' slot.
     pub(super) record_prefix: Vec<u8>,
 }
 
@@ -91,8 +91,8 @@ impl Layout {
         }
     }
 
-    /// What a script returned as a value, as the arguments that [`encode`](Layout::encode) makes of it: so what was
-    /// taken goes back as it was, also where it can't be decoded.
+    /// What a script returned as a value, as the arguments that [`encode`](Layout::encode) makes of it: so what
+    /// was taken goes back as it was, also where it can't be decoded.
     pub(super) fn args_of(&self, value: &Reply) -> Vec<Vec<u8>> {
         match value {
             Reply::BulkString(bytes) => vec![bytes.clone()],

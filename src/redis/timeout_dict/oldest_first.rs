@@ -1,5 +1,5 @@
-//! How many entries are taken from which shard, so that the oldest of all shards come first: a merge of what each
-//! shard has at its front. Pure: what the shards have was asked before.
+//! How many entries are taken from which shard, so that the oldest of all shards come first: a merge of what
+//! each shard has at its front. Pure: what the shards have was asked before.
 
 use std::time::Duration;
 
@@ -39,8 +39,9 @@ pub(super) fn first_peek_len(room: usize, shards: usize) -> usize {
     }
 }
 
-/// Of so many in each shard the deadlines must be known, so that rarely one more of a shard belongs to the `room`
-/// oldest: keys fall on shards by chance, so a shard has its share of them, give or take four standard deviations.
+/// Of so many in each shard the deadlines must be known, so that rarely one more of a shard belongs to the
+/// `room` oldest: keys fall on shards by chance, so a shard has its share of them, give or take four standard
+/// deviations.
 pub(super) fn peek_len(room: usize, shards: usize) -> usize {
     let share = room.div_ceil(shards);
     match shards {
@@ -57,8 +58,8 @@ pub(super) fn takes_per_shard(peeks: &[Option<DuePeek>], room: usize) -> (Vec<us
     if is_all {
         return (counts().collect(), true);
     }
-    // Of a shard of which not all was seen, nobody knows the next deadline: nothing that is later than the last that
-    // was seen may be taken anywhere, as that one may be sooner.
+    // Of a shard of which not all was seen, nobody knows the next deadline: nothing that is later than the last
+    // that was seen may be taken anywhere, as that one may be sooner.
     let partial = peeks.iter().flatten().filter(|peek| peek.count > peek.deadlines.len());
     let known = partial.map(|peek| peek.deadlines.last().map_or(i64::MIN, |last| *last)).min();
     let mut all = Vec::new();

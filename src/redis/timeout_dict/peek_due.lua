@@ -1,4 +1,10 @@
--- The time; in how long the first entry is due, or -1; how many are due; and when the first of them were to be.
+-- What is due in a shard: how many, and the deadlines of the first. Changes nothing.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            until when, in microseconds; what is due later counts as not due
+-- ARGV[3]            of how many to return the deadlines at most
+-- Returns the time; in how long the first entry is due, or -1; how many are due; then the deadlines, oldest first.
+
 local latest = bound(ARGV[2])
 local found = { now, -1, redis.call('ZCOUNT', index, '-inf', latest) }
 if found[3] > 0 then

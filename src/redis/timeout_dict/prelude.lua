@@ -1,10 +1,18 @@
--- The entries of a shard. Each is in the sorted set `index`, with its deadline as score; while it is lent, with
--- the end of the lease; without deadline, with +inf. Its value is in its record.
+-- What every script of a dictionary begins with, after its layout (sharded.lua or compat.lua): the time, and
+-- what a deadline and a claim are. Changes nothing by itself.
+--
+-- KEYS[1]   the index of a shard
+-- ARGV[1]   what the names of its records begin with; their keys follow
+--
+-- The entries of a shard: each is in the sorted set `index`, with its deadline as score; while it is lent, with
+-- the end of the lease; without deadline, with +inf. Its value is in its record. What is in the index and has
+-- no record is no entry, and leaves when it is met.
 --
 -- The end of a lease is also its claim's number: a claim is void when the entry has another score. So ends are
 -- odd microseconds, and deadlines even ones. Programs that know nothing of claims make them void, too.
 --
 -- A script reads before it writes, so that what raises changes nothing.
+
 local index, stem = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

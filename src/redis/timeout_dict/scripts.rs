@@ -1,5 +1,6 @@
-//! The scripts of a dictionary, one a verb. Each begins with its layout, which says how records and scores are written,
-//! and `prelude.lua`, which says what a claim is. `KEYS` and `ARGV[1]` are the same for all: see there.
+//! The scripts of a dictionary, one a verb. Each begins with its layout, which says how records and scores are
+//! written, and `prelude.lua`, which says what a claim is. `KEYS` and `ARGV[1]` are the same for all: see
+//! there.
 
 use crate::redis::script::Script;
 

@@ -1,5 +1,5 @@
-//! What all clones of a handle share, and the calls about one entry that none of the verbs sends: those by which entries go
-//! back, and the search for a key of another type.
+//! What all clones of a handle share, and the calls about one entry that none of the verbs sends: those by
+//! which entries go back, and the search for a key of another type.
 
 use std::time::Duration;
 
@@ -76,8 +76,8 @@ impl DictState {
         call.arg(lease_end).arg(score).send_idempotent(&self.client).await
     }
 
-    /// Names the key that is of another type than it should be: the server says only that one is, not which of those
-    /// that the script touched.
+    /// Names the key that is of another type than it should be: the server says only that one is, not which of
+    /// those that the script touched.
     pub(super) async fn name_wrong_type(
         &self,
         error: Error,
