@@ -317,6 +317,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
+        // Not for ever: each round gives the others as much time to be faster.
         let deadline = self.client().deadline(None);
         let mut there: Option<Vec<u8>> =
             self.commands().get(&key).send_idempotent(self.client()).await?;
@@ -325,6 +326,7 @@ where
             let result = change(&mut value);
             let new = self.encode(&value)?;
             let call = self.commands().compare_and_swap(&key, &old, &new);
+            // The script answers what is there instead, which saves a read for the next round.
             let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;
             if is_swapped {
                 return Ok(Some(result));

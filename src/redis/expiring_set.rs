@@ -261,6 +261,7 @@ where
         if members.is_empty() {
             return Ok(());
         }
+        // An empty score is the present, by the server's clock.
         let score = score.map(|score| unit.score(score)).unwrap_or_default();
         let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(is_unique));
         call.arg(members).send_once(client).await

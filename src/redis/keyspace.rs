@@ -6,7 +6,8 @@
 
 use super::Error;
 
-/// Enough that a cluster spreads a name, few enough that asking each is cheap.
+/// Enough that a cluster spreads a name, few enough that asking each is cheap. With another number, what is on
+/// servers already would not be found.
 pub(super) const SHARDS: u16 = 16;
 
 /// The keys of one name. It is written into the data of every user: nothing here may ever change.

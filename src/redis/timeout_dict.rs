@@ -187,6 +187,7 @@ where
         let old: Reply = self.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
             Reply::Nil => Ok(None),
+            // It is gone for good, so an error about it would only hide that the new one is there.
             old => Ok(self.decode(&key, &old).ok()),
         }
     }
@@ -226,6 +227,7 @@ where
             .await?;
         match value {
             Reply::Nil => Ok(None),
+            // `HGETALL` of what is not there; as a map with RESP3, else as an array.
             Reply::Map(fields) if fields.is_empty() => Ok(None),
             Reply::Array(fields) if fields.is_empty() => Ok(None),
             value => self.decode(&key, &value).map(Some),

@@ -38,7 +38,7 @@ struct StreamPosition {
 
 /// What `read_stream.lua` answers: the server's time, entries, whether there are more, the position after them,
 /// and how many were missed.
-type Answer = (u64, Vec<StreamEntry>, bool, String, u64, u64);
+type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, u64, u64);
 
 struct BroadcastTask<K, V> {
     decoder: EventDecoder<K, V>,
@@ -88,7 +88,7 @@ async fn ends_of_streams(commands: &Commands) -> Result<Vec<StreamPosition>, Err
     let ends = (0..SHARDS).map(async |shard| {
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
-            let (_, _, more, last_id, added, _): Answer =
+            let (_, _, more, last_id, added, _): ReadStreamReply =
                 call.send_idempotent(&commands.client).await?;
             if !more {
                 return Ok(StreamPosition { last_id, added });
@@ -142,7 +142,7 @@ where
         let polls = self.positions.iter().zip(0..).map(async |(position, shard)| {
             let StreamPosition { last_id, added } = position;
             let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added).arg(trims);
-            let answer = call.send_idempotent::<Answer>(&commands.client).await;
+            let answer = call.send_idempotent::<ReadStreamReply>(&commands.client).await;
             (answer, Instant::now())
         });
         let answers = join_all(polls).await;

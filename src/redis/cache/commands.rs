@@ -102,6 +102,7 @@ impl Commands {
     pub(super) fn set(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
         let set = |key| self.command("SET", key).arg(value);
         match (self.retention, expiry) {
+            // What it replaces leaves all the same, and is returned.
             (None, Expiry::Immediate) => self.remove(key),
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
             (None, Expiry::Never) => set(key).arg("GET"),

@@ -86,7 +86,7 @@ struct ShardConsumer {
 }
 
 /// What `read_group.lua` answers: the server's time, entries, whether there are more, and the cursor.
-type Answer = (u64, Vec<StreamEntry>, bool, String);
+type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String);
 
 /// Joins a group, which is made where it is new.
 pub(super) async fn join<K, V>(
@@ -192,7 +192,7 @@ where
         let polls = self.shards.iter().zip(0..).map(async |(shard, number)| {
             let call = self.call(shard, number, room, renews);
             // Never again without a new poll: what the lost answer held comes when its lease is over.
-            let answer = call.send_once::<Answer>(&self.decoder.commands.client).await;
+            let answer = call.send_once::<ReadGroupReply>(&self.decoder.commands.client).await;
             (answer, Instant::now())
         });
         let answers = join_all(polls).await;

@@ -160,6 +160,7 @@ where
     {
         let mut events = self.events_lossless(group).await?;
         let name = self.state.name.clone();
+        // The task holds no cache, so that it ends with the last handle.
         Ok(tokio::spawn(async move {
             while let Some(event) = events.recv().await {
                 let event = match event {
@@ -171,10 +172,12 @@ where
                     }
                 };
                 let callback = callback.clone();
+                // Nothing of the callback is used after a panic: each call has a clone of its own.
                 let call = AssertUnwindSafe(async move { callback(event).await });
                 if call.catch_unwind().await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");
                 }
+                // Also after a panic: it would panic again with the same event, for ever.
                 events.acknowledge();
             }
         }))

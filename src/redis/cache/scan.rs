@@ -177,6 +177,7 @@ impl ScanCursor {
         let answer = commands.client.send_to(node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|error| Error::Server(error.into()))?;
+        // So says a server that its keys are through.
         if cursor == 0 {
             nodes.pop();
         }

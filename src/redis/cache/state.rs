@@ -27,6 +27,7 @@ pub(super) struct CacheState<K, V> {
     pub(super) lease: Duration,
     /// Between two looks of a subscriber at the server.
     pub(super) poll_every: Duration,
+    /// Of handles and tasks together.
     pub(super) counters: Arc<Counters>,
     /// Into which the one task of all [`Events`](super::Events) writes, while there is such a task.
     pub(super) ring: Arc<Mutex<Ring<K, V>>>,

@@ -43,8 +43,8 @@ impl LimiterState {
         // Before the server is asked: what is kept of its answer counts from here, and is not kept where the
         // subject changed meanwhile.
         let asked_at = Instant::now();
-        let slot = self.deny_cache.as_ref().map(|cache| (cache, cache.slot(&subject)));
-        let found = slot.map(|(cache, slot)| cache.find(slot, &subject, cost, plan, asked_at));
+        let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
+        let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
             self.counters.denied.add(1);
@@ -77,12 +77,12 @@ impl LimiterState {
                 self.counters.denied.add(1);
                 let ready = Instant::now().checked_add(wait).map(Into::into);
                 let limited = Limited { limit: limits[limit].clone(), cost, ready };
-                if let Some((cache, slot)) = slot
+                if let Some((cache, at)) = lookup
                     && let Some(until) = asked_at.checked_add(wait)
                 {
                     let (limited, remaining) = (limited.clone(), remaining.clone());
                     let plan = plan.map(Into::into);
-                    cache.keep(slot, &subject, Denial { limited, remaining, plan, until });
+                    cache.keep(at, &subject, Denial { limited, remaining, plan, until });
                 }
                 Err(limited)
             }

@@ -54,7 +54,7 @@ pub(super) struct Denial {
 
 /// Where a subject's denials are, as of before the server was asked.
 #[derive(Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct Lookup {
     location: Location,
     version: u64,
 }
@@ -73,22 +73,22 @@ impl DenyCache {
         }
     }
 
-    pub(super) fn slot(&self, subject: &[u8]) -> Slot {
+    pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
         let location = self.cache.store.place(subject);
-        Slot { location, version: self.version_at(location).load(Relaxed) }
+        Lookup { location, version: self.version_at(location).load(Relaxed) }
     }
 
     /// What is certain at `now` of a call, and whether anything is known of its subject: then a charge must
     /// [`forget`](DenyCache::forget) it.
     pub(super) fn find(
         &self,
-        slot: Slot,
+        at: Lookup,
         subject: &[u8],
         cost: u32,
         plan: Option<&[Limit]>,
         now: Instant,
     ) -> (Option<Denial>, bool) {
-        self.cache.store.inspect(slot.location, subject, |entry| {
+        self.cache.store.inspect(at.location, subject, |entry| {
             let Some(entry) = entry else { return (None, false) };
             let holds = |denial: &&Denial| denial.is_of(cost, plan) && now < denial.until;
             (entry.value.iter().find(holds).cloned(), true)
@@ -96,8 +96,8 @@ impl DenyCache {
     }
 
     /// Keeps a denial, where there is room.
-    pub(super) fn keep(&self, slot: Slot, subject: &[u8], denial: Denial) {
-        let Slot { location, version } = slot;
+    pub(super) fn keep(&self, at: Lookup, subject: &[u8], denial: Denial) {
+        let Lookup { location, version } = at;
         let is_current = || self.version_at(location).load(Relaxed) == version;
         let clock = &self.cache.clock;
         let deadline = clock.deadline_of(denial.until);
@@ -122,6 +122,7 @@ impl DenyCache {
                     }
                 }
             });
+        // The shard is still locked, by `vacant`: the version is as good as above.
         if let Err(vacant) = changed
             && is_current()
             && let Some(denial) = denial

@@ -73,7 +73,7 @@ where
     /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
     ///
     /// It asks the server, sleeps until the first deadline or end of a lease that there is, and asks again; it
-    /// never sleeps longer than [`ask_every`](TimeoutDictBuilder::ask_every), since others may set something
+    /// never sleeps longer than [`ask_every`](super::TimeoutDictBuilder::ask_every), since others may set something
     /// sooner. Who waits on this handle or a clone of it, here or in [`next_claim`](Self::next_claim), is
     /// served in the order of asking, and only the first of them asks the server.
     ///

@@ -21,7 +21,8 @@ pub(super) const DUE_AGAIN: Duration = Duration::from_secs(60);
 /// A deadline from here on is none: from it on, not each microsecond has a score.
 pub(super) const NEVER: u64 = 1 << 53;
 
-/// In microseconds. All ends are exact, as seconds too, since they tell claims apart.
+/// In microseconds, 35 years. All ends are exact, as seconds too (with the fraction that `compat` writes), since they
+/// tell claims apart.
 const LONGEST_LEASE: u64 = 1 << 50;
 
 pub(super) struct DictState {
