@@ -10,5 +10,5 @@ if not holds(key, ARGV[3]) then
   return 0
 end
 redis.call('ZREM', index, key)
-redis.call('UNLINK', stem .. key)
+redis.call('UNLINK', record_prefix .. key)
 return 1

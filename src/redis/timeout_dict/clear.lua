@@ -7,8 +7,8 @@
 
 local keys = redis.call('ZRANGE', index, 0, ARGV[2] - 1)
 for _, key in ipairs(keys) do
-  if redis.call('TYPE', stem .. key).ok == TYPE then
-    redis.call('UNLINK', stem .. key)
+  if redis.call('TYPE', record_prefix .. key).ok == TYPE then
+    redis.call('UNLINK', record_prefix .. key)
   end
 end
 redis.call('ZREMRANGEBYRANK', index, 0, ARGV[2] - 1)

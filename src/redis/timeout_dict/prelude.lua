@@ -13,7 +13,7 @@
 --
 -- A script reads before it writes, so that what raises changes nothing.
 
-local index, stem = KEYS[1], ARGV[1]
+local index, record_prefix = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -38,7 +38,7 @@ end
 
 local function holds(key, lease_end)
   local score = redis.call('ZSCORE', index, key)
-  return score and micros(score) == tonumber(lease_end) and has(stem .. key)
+  return score and micros(score) == tonumber(lease_end) and has(record_prefix .. key)
 end
 
 local function bound(latest)
@@ -54,7 +54,7 @@ local function first_due(latest, count)
   end
   local names = {}
   for i = 1, #due / 2 do
-    names[i] = stem .. due[2 * i - 1]
+    names[i] = record_prefix .. due[2 * i - 1]
   end
   local values = read_all(names)
   for i = 1, #names do

@@ -7,7 +7,7 @@
 -- ARGV[5]            and what follows: its value, as `write` of the layout takes it
 -- Returns whether it did, as 1 or 0.
 
-local key, name = ARGV[2], stem .. ARGV[2]
+local key, name = ARGV[2], record_prefix .. ARGV[2]
 if has(name) then
   return 0
 end

@@ -6,7 +6,7 @@
 -- ARGV[4]            and what follows: the value, as `write` of the layout takes it
 -- Returns the value that it replaced, or false.
 
-local key, name = ARGV[2], stem .. ARGV[2]
+local key, name = ARGV[2], record_prefix .. ARGV[2]
 local old = read(name)
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
 write(name, 4)

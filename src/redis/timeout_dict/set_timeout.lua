@@ -6,7 +6,7 @@
 -- Returns 0 where there is no entry, 1 where it had no deadline, else 2.
 
 local key = ARGV[2]
-if not has(stem .. key) then
+if not has(record_prefix .. key) then
   return 0
 end
 local old = score_of(key)
