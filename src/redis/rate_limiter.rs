@@ -26,7 +26,7 @@ use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 use serde::Serialize;
 
 #[cfg(feature = "axum")]
-pub(crate) use self::protocol::RemainingQuota;
+pub(crate) use self::protocol::Remaining;
 use self::state::LimiterState;
 pub use self::{
     breaker::Breaker, builder::RateLimiterBuilder, on_error::OnError, permit::Permit,

@@ -10,7 +10,7 @@ use super::{
     deny_cache::Denial,
     on_error::{Fallback, FallbackDecision},
     permit::{Charged, Permit},
-    protocol::{self, Outcome, RemainingQuota, Reply},
+    protocol::{self, Outcome, Remaining, Reply},
     state::LimiterState,
     stats::Counters,
 };
@@ -24,7 +24,7 @@ pub(super) struct Decision {
     pub(super) outcome: Result<Permit, Limited>,
     /// Of each limit; nothing where nobody knows.
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "the layer tells of it"))]
-    pub(super) remaining: PerLimit<RemainingQuota>,
+    pub(super) remaining: PerLimit<Remaining>,
 }
 
 impl LimiterState {

@@ -12,7 +12,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::protocol::RemainingQuota;
+use super::protocol::Remaining;
 use crate::{
     engine::{
         hasher::DefaultHasher,
@@ -44,7 +44,7 @@ type Denials = Vec<Denial>;
 #[derive(Clone, Debug)]
 pub(super) struct Denial {
     pub(super) limited: Limited,
-    pub(super) remaining: PerLimit<RemainingQuota>,
+    pub(super) remaining: PerLimit<Remaining>,
     /// By the limits of a call; `None` for the limiter's own.
     pub(super) plan: Option<Box<[Limit]>>,
     /// Until when it is certain: counted from before the server was asked. Who asks is told a time that is

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{super::Error, RateLimiter, permit::Permit, protocol::RemainingQuota};
+use super::{super::Error, RateLimiter, permit::Permit, protocol::Remaining};
 use crate::rate_limit::{Limit, Limited, PerLimit};
 
 impl<K> RateLimiter<K> {
@@ -17,7 +17,7 @@ impl<K> RateLimiter<K> {
         subject: Vec<u8>,
         cost: u32,
         limits: Option<&[Limit]>,
-    ) -> Result<(Result<Permit, Limited>, PerLimit<RemainingQuota>), Error> {
+    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>), Error> {
         let decision = self.state.decide(subject, cost, limits).await?;
         Ok((decision.outcome, decision.remaining))
     }
@@ -27,8 +27,8 @@ impl<K> RateLimiter<K> {
         &self,
         subject: &[u8],
         limits: Option<&[Limit]>,
-    ) -> Result<PerLimit<RemainingQuota>, Error> {
+    ) -> Result<PerLimit<Remaining>, Error> {
         let state = self.state.peek(subject, limits).await?;
-        Ok(state.standings().iter().map(RemainingQuota::of).collect())
+        Ok(state.standings().iter().map(Remaining::of).collect())
     }
 }

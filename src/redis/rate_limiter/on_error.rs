@@ -1,6 +1,6 @@
 //! What a check says while the server fails: the policy, and where it decides.
 
-use super::{super::Error, protocol::RemainingQuota};
+use super::{super::Error, protocol::Remaining};
 use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
 
 /// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in
@@ -30,7 +30,7 @@ pub(super) enum Fallback {
 pub(super) enum FallbackDecision {
     /// It passes, and nobody counts it.
     Uncounted,
-    Local(Result<rate_limit::Permit, Limited>, PerLimit<RemainingQuota>),
+    Local(Result<rate_limit::Permit, Limited>, PerLimit<Remaining>),
 }
 
 impl Fallback {
@@ -66,7 +66,7 @@ impl Fallback {
             Self::Local(limiter) => {
                 let outcome = limiter.check_n_with(subject, cost, limits).await;
                 let state = limiter.peek_with(subject, limits).await;
-                let remaining = state.standings().iter().map(RemainingQuota::of).collect();
+                let remaining = state.standings().iter().map(Remaining::of).collect();
                 Ok(FallbackDecision::Local(outcome, remaining))
             }
         }

@@ -28,7 +28,7 @@ pub(super) struct LimitArgs {
 /// What a script says of a check.
 pub(super) struct Reply {
     pub(super) outcome: Outcome,
-    pub(super) remaining: PerLimit<RemainingQuota>,
+    pub(super) remaining: PerLimit<Remaining>,
 }
 
 pub(super) enum Outcome {
@@ -57,13 +57,13 @@ pub(super) struct Charge {
 
 /// What is left of one limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RemainingQuota {
+pub(crate) struct Remaining {
     pub(crate) remaining: u32,
     /// From when on more is; `None` where nothing is in use.
     pub(crate) more_at: Option<Instant>,
 }
 
-impl RemainingQuota {
+impl Remaining {
     pub(super) fn of(standing: &Standing) -> Self {
         Self { remaining: standing.remaining, more_at: standing.more_at }
     }
@@ -186,7 +186,7 @@ pub(super) fn decode(
             Window::Gcra => limit.remaining_by_gcra(mark(i) - number(2), number(2) - number(3)),
             _ => (number(3 + 3 * i), number(4 + 3 * i)),
         };
-        RemainingQuota {
+        Remaining {
             remaining: u32::try_from(remaining).unwrap_or(0),
             more_at: u64::try_from(more).ok().map(|more| after(now, more)),
         }

@@ -12,7 +12,7 @@ use super::{
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
     on_error::Fallback,
-    protocol::{self, Charge, LimitArgs, Outcome, RemainingQuota, Reply},
+    protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply},
     stats::{Counters, LimiterStats},
 };
 use crate::{
@@ -75,7 +75,7 @@ impl LimiterState {
         let call = protocol::peek(self.window, subject, &args);
         let answer = call.within(self.timeout).send_idempotent(&self.client);
         let Reply { outcome, remaining } = self.ask_limits(answer, 1, &args).await?;
-        let standing = |(quota, limit): (&RemainingQuota, &Limit)| Standing {
+        let standing = |(quota, limit): (&Remaining, &Limit)| Standing {
             limit: limit.clone(),
             remaining: quota.remaining,
             more_at: quota.more_at,
