@@ -14,9 +14,8 @@ mod client;
 mod codec;
 mod error;
 mod expiring_set;
-mod names;
+mod keyspace;
 mod rate_limiter;
-mod raw;
 mod script;
 mod timeout_dict;
 
@@ -26,6 +25,6 @@ pub use codec::Format;
 pub use error::Error;
 pub use expiring_set::{ExpiringSet, ExpiringSetBuilder};
 #[cfg(feature = "axum")]
-pub(crate) use rate_limiter::Left;
+pub(crate) use rate_limiter::Remaining as Left;
 pub use rate_limiter::{Breaker, LimiterStats, OnError, Permit, RateLimiter, RateLimiterBuilder};
 pub use timeout_dict::{Claim, TimeoutDict, TimeoutDictBuilder};

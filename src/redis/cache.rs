@@ -1,10 +1,18 @@
+//! Values that leave by themselves, on a server that many processes share.
+//!
+//! What each verb sends is made in [`commands`]; what comes back is decoded here. With events, the server has a
+//! stream of what expired for each shard: [`events`] is what users get of them, `broadcast` and `consumer_group`
+//! are the tasks that read them.
+
+mod broadcast;
 mod builder;
-mod entries;
+mod commands;
+mod consumer_group;
+mod event_record;
 mod events;
-mod feed;
-mod group;
-mod shared;
-mod store;
+mod scan;
+mod state;
+mod stats;
 
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
@@ -14,11 +22,11 @@ use tokio::time::Instant;
 pub use self::{
     builder::CacheBuilder,
     events::{Events, LosslessEvents},
-    shared::CacheStats,
+    stats::CacheStats,
 };
 use self::{
-    shared::Shared,
-    store::{Life, Store},
+    commands::{Commands, Expiry},
+    state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};
 use crate::engine::ttl::{Ttl, When};
@@ -74,49 +82,26 @@ use crate::engine::ttl::{Ttl, When};
 /// # }
 /// ```
 pub struct Cache<K, V> {
-    shared: Arc<Shared<K, V>>,
+    state: Arc<CacheState<K, V>>,
 }
 
 impl<K, V> Cache<K, V> {
-    /// The cache of that name, without a default TTL and without events.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Name`] for a name that can't be part of a key.
-    pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
-        Self::builder(client, name).build()
+    /// What the handles of this cache in this process have seen. Asks no server.
+    pub fn stats(&self) -> CacheStats {
+        self.state.counters.snapshot()
     }
 
-    /// Sets up a cache.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    /// use fleeting::redis::{Cache, Client, Format};
-    ///
-    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
-    /// let sessions: Cache<String, Vec<u8>> = Cache::builder(&client, "sessions")
-    ///     .time_to_live(Duration::from_secs(1_800))
-    ///     .format(Format::Raw)
-    ///     .events(Duration::from_secs(3_600))
-    ///     .build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn builder(client: &Client, name: &str) -> CacheBuilder<K, V> {
-        CacheBuilder::new(client, name)
-    }
-
-    fn store(&self) -> &Store {
-        &self.shared.store
+    fn commands(&self) -> &Commands {
+        &self.state.commands
     }
 
     fn client(&self) -> &Client {
-        &self.shared.store.client
+        &self.state.commands.client
     }
 
     /// What `set` gives.
-    fn life(&self) -> Life {
-        self.shared.time_to_live.map_or(Life::Forever, Life::of)
+    fn default_expiry(&self) -> Expiry {
+        self.state.time_to_live.map_or(Expiry::Never, Expiry::of)
     }
 }
 
@@ -133,8 +118,8 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let value = self.store().get(&key).read(self.client()).await?;
-        self.shared.count(&value);
+        let value = self.commands().get(&key).send_idempotent(self.client()).await?;
+        self.state.counters.read(&value);
         self.decode(&key, value)
     }
 
@@ -145,14 +130,14 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let (key, life) = (encode_key(key)?, Life::of(ttl));
-        let call = self.store().get_ex(&key, life);
-        let value = match life {
-            // Sent again, it would find nothing.
-            Life::None => call.change(self.client()).await?,
-            _ => call.read(self.client()).await?,
+        let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
+        let call = self.commands().get_ex(&key, expiry);
+        let value = match expiry {
+            // Sent again after a lost answer, it would find nothing.
+            Expiry::Immediate => call.send_once(self.client()).await?,
+            _ => call.send_idempotent(self.client()).await?,
         };
-        self.shared.count(&value);
+        self.state.counters.read(&value);
         self.decode(&key, value)
     }
 
@@ -160,14 +145,14 @@ where
     /// value it replaced (Redis: `SET GET`). A TTL that the replaced value had is dropped.
     #[doc(alias = "SET")]
     pub async fn set(&self, key: K, value: V) -> Result<Option<V>, Error> {
-        self.put(&key, &value, self.life()).await
+        self.put(&key, &value, self.default_expiry()).await
     }
 
     /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SET PX GET`).
     #[doc(alias = "SETEX")]
     #[doc(alias = "PSETEX")]
     pub async fn set_ex(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
-        self.put(&key, &value, Life::of(ttl)).await
+        self.put(&key, &value, Expiry::of(ttl)).await
     }
 
     /// Puts `value` at `key` where no live value is, and tells whether it did (Redis: `SET NX PX`).
@@ -176,8 +161,8 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> Result<bool, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
-        let life = ttl.map_or_else(|| self.life(), Life::of);
-        self.store().set_nx(&key, &value, life).change(self.client()).await
+        let expiry = ttl.map_or_else(|| self.default_expiry(), Expiry::of);
+        self.commands().set_nx(&key, &value, expiry).send_once(self.client()).await
     }
 
     /// Puts `value` at `key` and leaves the TTL as it is; returns the live value it replaced
@@ -187,8 +172,8 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(&key)?, self.encode(&value)?);
-        let call = self.store().set_keep_ttl(&key, &value, self.life());
-        let old = call.change(self.client()).await?;
+        let call = self.commands().set_keep_ttl(&key, &value, self.default_expiry());
+        let old = call.send_once(self.client()).await?;
         self.decode(&key, old)
     }
 
@@ -201,7 +186,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let value = self.store().remove(&key).change(self.client()).await?;
+        let value = self.commands().remove(&key).send_once(self.client()).await?;
         self.decode(&key, value)
     }
 
@@ -223,7 +208,8 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let ttl: i64 = self.store().ttl(&encode_key(key)?).read(self.client()).await?;
+        let ttl: i64 =
+            self.commands().ttl(&encode_key(key)?).send_idempotent(self.client()).await?;
         Ok(match ttl {
             -2 => Ttl::Missing,
             -1 => Ttl::Persistent,
@@ -241,12 +227,12 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let (key, life) = (encode_key(key)?, Life::of(ttl));
-        let call = self.store().expire(&key, life, None);
-        match life {
-            // Sent again, it would find nothing.
-            Life::None => call.change(self.client()).await,
-            _ => call.read(self.client()).await,
+        let (key, expiry) = (encode_key(key)?, Expiry::of(ttl));
+        let call = self.commands().expire(&key, expiry, None);
+        match expiry {
+            // Sent again after a lost answer, it would find nothing.
+            Expiry::Immediate => call.send_once(self.client()).await,
+            _ => call.send_idempotent(self.client()).await,
         }
     }
 
@@ -258,8 +244,8 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let call = self.store().expire(&key, Life::of(ttl), Some(when));
-        call.change(self.client()).await
+        let call = self.commands().expire(&key, Expiry::of(ttl), Some(when));
+        call.send_once(self.client()).await
     }
 
     /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no live
@@ -284,7 +270,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        self.store().extend(&key, Life::of(more)).change(self.client()).await
+        self.commands().extend(&key, Expiry::of(more)).send_once(self.client()).await
     }
 
     /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
@@ -294,10 +280,10 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        self.store().persist(&encode_key(key)?).change(self.client()).await
+        self.commands().persist(&encode_key(key)?).send_once(self.client()).await
     }
 
-    /// Ends the life of the value of `key` now, with an event whose deadline is now; returns the value.
+    /// Ends the expiry of the value of `key` now, with an event whose deadline is now; returns the value.
     ///
     /// Without [events](CacheBuilder::events) it is [`remove`](Cache::remove).
     pub async fn expire_now<Q>(&self, key: &Q) -> Result<Option<V>, Error>
@@ -306,7 +292,7 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let value = self.store().expire_now(&key).change(self.client()).await?;
+        let value = self.commands().expire_now(&key).send_once(self.client()).await?;
         self.decode(&key, value)
     }
 
@@ -331,52 +317,55 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let until = self.client().end(None);
-        let mut there: Option<Vec<u8>> = self.store().get(&key).read(self.client()).await?;
+        // Not for ever: each round gives the others as much time to be faster.
+        let deadline = self.client().deadline(None);
+        let mut there: Option<Vec<u8>> =
+            self.commands().get(&key).send_idempotent(self.client()).await?;
         while let Some(old) = there {
-            let mut value = self.shared.decode(&key, &old)?;
+            let mut value = self.state.decode(&key, &old)?;
             let result = change(&mut value);
             let new = self.encode(&value)?;
-            let call = self.store().swap(&key, &old, &new);
-            let (is_swapped, now): (bool, _) = call.change(self.client()).await?;
+            let call = self.commands().compare_and_swap(&key, &old, &new);
+            // The script answers what is there instead, which saves a read for the next round.
+            let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;
             if is_swapped {
                 return Ok(Some(result));
             }
             there = now;
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Err(Error::Contended);
             }
         }
         Ok(None)
     }
 
-    async fn put(&self, key: &K, value: &V, life: Life) -> Result<Option<V>, Error> {
+    async fn put(&self, key: &K, value: &V, expiry: Expiry) -> Result<Option<V>, Error> {
         let (key, value) = (encode_key(key)?, self.encode(value)?);
-        let old = self.store().set(&key, &value, life).change(self.client()).await?;
+        let old = self.commands().set(&key, &value, expiry).send_once(self.client()).await?;
         self.decode(&key, old)
     }
 
     fn encode(&self, value: &V) -> Result<Vec<u8>, Error> {
-        self.shared.format.encode(value)
+        self.state.format.encode(value)
     }
 
     fn decode(&self, key: &[u8], value: Option<Vec<u8>>) -> Result<Option<V>, Error> {
-        value.map(|value| self.shared.decode(key, &value)).transpose()
+        value.map(|value| self.state.decode(key, &value)).transpose()
     }
 }
 
 impl<K, V> Clone for Cache<K, V> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self { state: self.state.clone() }
     }
 }
 
 impl<K, V> fmt::Debug for Cache<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
-            .field("name", &self.shared.name)
-            .field("time_to_live", &self.shared.time_to_live)
-            .field("events", &self.store().is_told())
+            .field("name", &self.state.name)
+            .field("time_to_live", &self.state.time_to_live)
+            .field("events", &self.commands().has_events())
             .finish_non_exhaustive()
     }
 }

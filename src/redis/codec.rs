@@ -1,4 +1,6 @@
-//! Keys and values as bytes.
+//! Keys and values as bytes, the same in every process and every release: they are what is stored.
+
+mod raw;
 
 use serde::{
     Serialize,
@@ -31,7 +33,7 @@ impl Format {
             Self::MessagePack => {
                 rmp_serde::to_vec_named(value).map_err(|error| Error::Encode(error.into()))
             }
-            Self::Raw => super::raw::encode(value).map_err(|error| Error::Encode(error.into())),
+            Self::Raw => raw::encode(value).map_err(|error| Error::Encode(error.into())),
         }
     }
 
@@ -44,7 +46,7 @@ impl Format {
         let value = match self {
             Self::Json => serde_json::from_slice(bytes).map_err(Into::into),
             Self::MessagePack => rmp_serde::from_slice(bytes).map_err(Into::into),
-            Self::Raw => super::raw::decode(bytes).map_err(Into::into),
+            Self::Raw => raw::decode(bytes).map_err(Into::into),
         };
         value.map_err(|source| decode_error(&key(), source))
     }
@@ -62,6 +64,7 @@ pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Erro
 /// What `encode_key` wrote.
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
+    // As a string first, as most keys are one: `12` is the key of a `String` too, which as JSON is a number.
     let string: StrDeserializer<'_, ValueError> = text.into_deserializer();
     match K::deserialize(string) {
         Ok(key) => Ok(key),

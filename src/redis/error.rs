@@ -1,3 +1,6 @@
+//! The one error of all types here, and how what the client library says is sorted into it: by whether the
+//! command was carried out.
+
 use std::error::Error as StdError;
 
 use ::redis::{Arg, Cmd, ErrorKind, RedisError, ServerErrorKind};
@@ -89,13 +92,15 @@ impl Error {
     /// What the client's library says after `cmd` was given to it.
     pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
         match error.kind() {
-            ErrorKind::Server(kind) if is_passing(kind) => Self::Unavailable(error),
+            ErrorKind::Server(kind) if is_temporary_state(kind) => Self::Unavailable(error),
             _ if error.code() == Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
             ErrorKind::ClusterConnectionNotFound => Self::Connect(error),
             ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
                 Self::Connect(error)
             }
+            // Before `Io`, of which kind it is too: a refused connection has sent nothing.
             _ if error.is_connection_refusal() => Self::Connect(error),
+            // After half an answer nobody knows the other half.
             ErrorKind::Io | ErrorKind::Parse => Self::Unanswered(error),
             _ => Self::Server(error),
         }
@@ -115,7 +120,7 @@ pub(super) fn key_of(cmd: &Cmd) -> String {
     }
 }
 
-fn is_passing(kind: ServerErrorKind) -> bool {
+fn is_temporary_state(kind: ServerErrorKind) -> bool {
     matches!(
         kind,
         ServerErrorKind::BusyLoading

@@ -1,22 +1,21 @@
-//! One sorted set on the server, and scripts that begin with the dead. `millis.lua` and `seconds.lua` tell how
-//! the two layouts differ.
+//! A sorted set on the server whose members die by their scores: each call is one script, which begins by
+//! removing the dead. `millis.lua` and `seconds.lua` tell how the two layouts differ.
 
 mod builder;
 mod scores;
+mod scripts;
 
 use std::{
-    borrow::Borrow,
-    fmt,
-    marker::PhantomData,
-    ops::RangeBounds,
-    sync::Arc,
-    time::{Duration, SystemTime},
+    borrow::Borrow, fmt, marker::PhantomData, ops::RangeBounds, sync::Arc, time::SystemTime,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use self::builder::ExpiringSetBuilder;
-use self::scores::{Scores, Scripts};
+use self::{
+    scores::ScoreUnit,
+    scripts::{Scripts, scripts},
+};
 use super::{
     Client, Error, Format,
     script::{Call, Script},
@@ -101,73 +100,33 @@ use super::{
 /// # }
 /// ```
 pub struct ExpiringSet<T> {
-    shared: Arc<Shared>,
+    state: Arc<SetState>,
     types: PhantomData<fn(T)>,
 }
 
-struct Shared {
+/// What all clones of a handle share.
+struct SetState {
     client: Client,
     key: Vec<u8>,
     /// In microseconds.
     ttl: u64,
     format: Format,
-    scores: Scores,
+    unit: ScoreUnit,
 }
 
 impl<T> ExpiringSet<T> {
-    /// The set of this name, whose members die when their scores are `ttl` old. Nothing is sent for it.
-    ///
-    /// With a `ttl` of zero only the future is not dead at once; with one of 285 years or more nothing dies.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Name`].
-    pub fn new(client: &Client, name: impl Into<String>, ttl: Duration) -> Result<Self, Error> {
-        Self::builder(client, name, ttl).build()
-    }
-
-    /// Sets up a set.
-    pub fn builder(
-        client: &Client,
-        name: impl Into<String>,
-        ttl: Duration,
-    ) -> ExpiringSetBuilder<T> {
-        ExpiringSetBuilder::new(client, name.into(), ttl)
-    }
-
-    /// The set of programs that use the article's functions or `ExpiringPriorityQueue`, with JSON, on the same
-    /// server: the sorted set at the very key `key`, whose scores are Unix seconds. There is no prefix.
-    ///
-    /// * Scores are what those programs wrote, not whole milliseconds. Ours are as fine as the doubles of
-    ///   these years, a quarter of a microsecond. Equal scores come in the order of their bytes, as there.
-    /// * [`extend`](Self::extend) gives each member a microsecond more than the one before.
-    /// * The key gets no expiry: the others' members would go with it.
-    /// * A member is one by its bytes. Other writers of JSON may put blanks after `:` and `,` and escape what
-    ///   is not ASCII, so the same value may be in the set twice; strings and numbers of plain ASCII are not.
-    pub fn compat(client: &Client, key: impl Into<String>, ttl: Duration) -> Self {
-        let key = key.into().into_bytes();
-        Self::with(client.clone(), key, ttl, Format::Json, Scores::Seconds)
-    }
-
-    fn with(client: Client, key: Vec<u8>, ttl: Duration, format: Format, scores: Scores) -> Self {
-        // Rounded up, so that nothing dies too soon.
-        let ttl = u64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(1 << 53);
-        let shared = Shared { client, key, ttl, format, scores };
-        Self { shared: Arc::new(shared), types: PhantomData }
-    }
-
     /// Takes the members with these scores out; tells how many there were.
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
-        let ends = self.shared.scores.ends(&scores);
-        let call = self.call(|scripts| &scripts.remove_range).arg(&ends);
-        call.change(&self.shared.client).await
+        let range = self.state.unit.range(&scores);
+        let call = self.call(|scripts| &scripts.remove_range).arg(&range);
+        call.send_once(&self.state.client).await
     }
 
     /// How many members live.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
-        self.call(|scripts| &scripts.len).read(&self.shared.client).await
+        self.call(|scripts| &scripts.len).send_idempotent(&self.state.client).await
     }
 
     /// Whether no member lives.
@@ -183,8 +142,8 @@ impl<T> ExpiringSet<T> {
     }
 
     fn call(&self, script: impl FnOnce(&'static Scripts) -> &'static Script) -> Call<'static> {
-        let Shared { key, ttl, scores, .. } = &*self.shared;
-        script(scores.scripts()).call(&[key]).arg(*ttl)
+        let SetState { key, ttl, unit, .. } = &*self.state;
+        script(scripts(*unit)).call(&[key]).arg(*ttl)
     }
 }
 
@@ -227,12 +186,12 @@ where
     /// The members with these scores, lowest first. A range that is the wrong way round has none.
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
-        self.first(self.shared.scores.ends(&scores), -1).await
+        self.first(self.state.unit.range(&scores), -1).await
     }
 
     /// The member with the lowest score: the one that dies next.
     pub async fn peek(&self) -> Result<Option<T>, Error> {
-        let first = self.first(self.shared.scores.ends(&(..)), 1).await?;
+        let first = self.first(self.state.unit.range(&(..)), 1).await?;
         Ok(first.into_iter().next())
     }
 
@@ -245,12 +204,13 @@ where
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);
-        let popped: Vec<Vec<u8>> = call.change(&self.shared.client).await?;
+        let popped: Vec<Vec<u8>> = call.send_once(&self.state.client).await?;
         let [member, score] = &popped[..] else { return Ok(None) };
         let decoded = self.decode(member);
+        // Nobody would have it otherwise, not even a program that can read it.
         if decoded.is_err() {
             let call = self.call(|scripts| &scripts.put_back).arg(member).arg(score);
-            let () = call.change(&self.shared.client).await?;
+            let () = call.send_once(&self.state.client).await?;
         }
         decoded.map(Some)
     }
@@ -262,9 +222,9 @@ where
         T: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let member = self.shared.format.encode(member)?;
+        let member = self.state.format.encode(member)?;
         let call = self.call(|scripts| &scripts.remove).arg(member);
-        call.change(&self.shared.client).await
+        call.send_once(&self.state.client).await
     }
 
     /// The score of `member`.
@@ -274,10 +234,10 @@ where
         T: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let member = self.shared.format.encode(member)?;
+        let member = self.state.format.encode(member)?;
         let call = self.call(|scripts| &scripts.score).arg(member);
-        let score: Option<f64> = call.read(&self.shared.client).await?;
-        Ok(score.and_then(|score| self.shared.scores.time(score)))
+        let score: Option<f64> = call.send_idempotent(&self.state.client).await?;
+        Ok(score.and_then(|score| self.state.unit.time(score)))
     }
 
     /// Whether `member` is in the set.
@@ -293,40 +253,42 @@ where
         &self,
         members: impl IntoIterator<Item = T>,
         score: Option<SystemTime>,
-        alone: bool,
+        is_unique: bool,
     ) -> Result<(), Error> {
-        let Shared { client, format, scores, .. } = &*self.shared;
+        let SetState { client, format, unit, .. } = &*self.state;
         let members = members.into_iter().map(|member| format.encode(&member));
         let members = members.collect::<Result<Vec<_>, _>>()?;
         if members.is_empty() {
             return Ok(());
         }
-        let score = score.map(|score| scores.score(score)).unwrap_or_default();
-        let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(alone));
-        call.arg(members).change(client).await
+        // An empty score is the present, by the server's clock.
+        let score = score.map(|score| unit.score(score)).unwrap_or_default();
+        let call = self.call(|scripts| &scripts.push).arg(score).arg(u8::from(is_unique));
+        call.arg(members).send_once(client).await
     }
 
-    async fn first(&self, ends: [String; 2], count: i64) -> Result<Vec<T>, Error> {
-        let call = self.call(|scripts| &scripts.range).arg(&ends).arg(count);
-        let members: Vec<Vec<u8>> = call.read(&self.shared.client).await?;
+    /// At most `count` members of a range, lowest first; all with -1.
+    async fn first(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
+        let call = self.call(|scripts| &scripts.range).arg(&range).arg(count);
+        let members: Vec<Vec<u8>> = call.send_idempotent(&self.state.client).await?;
         members.iter().map(|member| self.decode(member)).collect()
     }
 
     fn decode(&self, member: &[u8]) -> Result<T, Error> {
-        self.shared.format.decode(member, || self.shared.key.clone())
+        self.state.format.decode(member, || self.state.key.clone())
     }
 }
 
 impl<T> Clone for ExpiringSet<T> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), types: PhantomData }
+        Self { state: self.state.clone(), types: PhantomData }
     }
 }
 
 impl<T> fmt::Debug for ExpiringSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExpiringSet")
-            .field("key", &String::from_utf8_lossy(&self.shared.key))
+            .field("key", &String::from_utf8_lossy(&self.state.key))
             .finish_non_exhaustive()
     }
 }

@@ -1,34 +1,39 @@
 //! Rate limits that all processes share.
 //!
 //! 1. A check is one script on one key, which has all that a subject has in use: all limits are charged, or
-//!    none. `limits.lua` and the file of a window are one script together.
-//! 2. Each way to the server goes through `Shared::asked`: its time is short, and the breaker keeps calls from
-//!    a server that fails. What may have been charged is never sent again.
-//! 3. What the server has denied is certain until its time comes, and so repeated without asking (`Denials`).
+//!    none. `prelude.lua` and the file of a window are one script together.
+//! 2. Each way to the server goes through `LimiterState::ask`: its time is short, and the breaker keeps calls
+//!    from a server that fails. What may have been charged is never sent again.
+//! 3. What the server has denied is certain until its time comes, and so repeated without asking (`DenyCache`).
+//!
+//! A subject is a key of the user's, as the key on the server.
 
 mod breaker;
 mod builder;
-mod denials;
+mod check;
+mod deny_cache;
+#[cfg(feature = "axum")]
+mod layer;
+mod on_error;
 mod permit;
-mod shared;
-mod verdict;
+mod protocol;
+mod state;
+mod stats;
+mod waiting;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use self::shared::Shared;
 #[cfg(feature = "axum")]
-pub(crate) use self::verdict::Left;
+pub(crate) use self::protocol::Remaining;
+use self::state::LimiterState;
 pub use self::{
-    breaker::Breaker,
-    builder::{OnError, RateLimiterBuilder},
-    permit::Permit,
+    breaker::Breaker, builder::RateLimiterBuilder, on_error::OnError, permit::Permit,
+    stats::LimiterStats,
 };
-use super::{Client, Error};
+use super::Error;
 use crate::rate_limit::{Limit, State};
-#[cfg(feature = "axum")]
-use crate::rate_limit::{Limited, PerLimit, Standing};
 
 /// Limits how much each key may do in any window of time, over all processes that use its name.
 ///
@@ -108,37 +113,11 @@ use crate::rate_limit::{Limited, PerLimit, Standing};
 /// # }
 /// ```
 pub struct RateLimiter<K> {
-    shared: Arc<Shared>,
+    state: Arc<LimiterState>,
     keys: PhantomData<fn(K)>,
 }
 
-/// What a [`RateLimiter`] of this process has decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LimiterStats {
-    /// Checks that passed, but for those of cost 0.
-    pub admitted: u64,
-    /// Checks that a limit had no room for, but for those that never will pass.
-    pub denied: u64,
-    /// Of these, how many were repeated from what the server had said before.
-    pub denied_locally: u64,
-    /// Permits that were given back.
-    pub refunded: u64,
-    /// Calls to which the server gave no answer, or a failure.
-    pub errors: u64,
-    /// Checks that [`OnError`] decided.
-    pub by_policy: u64,
-    /// Whether the server is asked.
-    pub breaker: Breaker,
-}
-
 impl<K> RateLimiter<K> {
-    /// Sets up the limiter `name`. All processes that use a name share what is counted under it, and should
-    /// have the same limits and the same window.
-    pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
-        RateLimiterBuilder::new(client.clone(), name.into())
-    }
-
     /// Charges one unit to `key`, or tells when to come again. One round trip.
     ///
     /// # Errors
@@ -171,8 +150,8 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let subject = self.shared.subject(key)?;
-        Ok(self.shared.decide(subject, cost, None).await?.outcome?)
+        let subject = self.state.subject(key)?;
+        Ok(self.state.decide(subject, cost, None).await?.outcome?)
     }
 
     /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
@@ -203,8 +182,8 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let subject = self.shared.subject(key)?;
-        Ok(self.shared.decide(subject, cost, Some(limits)).await?.outcome?)
+        let subject = self.state.subject(key)?;
+        Ok(self.state.decide(subject, cost, Some(limits)).await?.outcome?)
     }
 
     /// What is left for `key`. Charges nothing. One round trip.
@@ -217,7 +196,7 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        self.shared.peek(&self.shared.subject(key)?, None).await
+        self.state.peek(&self.state.subject(key)?, None).await
     }
 
     /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with). One round trip.
@@ -230,7 +209,7 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        self.shared.peek(&self.shared.subject(key)?, Some(limits)).await
+        self.state.peek(&self.state.subject(key)?, Some(limits)).await
     }
 
     /// Forgets what `key` has in use; tells whether the server knew anything of it (Redis: `DEL`). One round
@@ -245,7 +224,7 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        self.shared.reset(&self.shared.subject(key)?).await
+        self.state.reset(&self.state.subject(key)?).await
     }
 
     /// Waits until a call of one unit passes, and charges it. Who waits for the same key in this process is
@@ -266,8 +245,8 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let subject = self.shared.subject(key)?;
-        self.shared.until_ready(subject, None).await
+        let subject = self.state.subject(key)?;
+        self.state.until_ready(subject, None).await
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
@@ -281,67 +260,29 @@ impl<K> RateLimiter<K> {
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let subject = self.shared.subject(key)?;
-        self.shared.until_ready(subject, Some(max_wait)).await
+        let subject = self.state.subject(key)?;
+        self.state.until_ready(subject, Some(max_wait)).await
     }
 
     /// The limits that hold where no others are given.
     pub fn limits(&self) -> &[Limit] {
-        &self.shared.limits
+        &self.state.limits
     }
 
     /// What this process has decided; the server is not asked.
     pub fn stats(&self) -> LimiterStats {
-        self.shared.stats()
-    }
-}
-
-/// For the layer.
-#[cfg(feature = "axum")]
-impl<K> RateLimiter<K> {
-    /// The key on the server.
-    pub(crate) fn subject<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>, Error> {
-        self.shared.subject(key)
-    }
-
-    /// [`check_n_with`](RateLimiter::check_n_with), and what it left of each limit; nothing where nobody knows.
-    pub(crate) async fn decide(
-        &self,
-        subject: Vec<u8>,
-        cost: u32,
-        limits: Option<&[Limit]>,
-    ) -> Result<(Result<Permit, Limited>, PerLimit<Left>), Error> {
-        let decision = self.shared.decide(subject, cost, limits).await?;
-        Ok((decision.outcome, decision.left))
-    }
-
-    /// What is left of each limit.
-    pub(crate) async fn left(
-        &self,
-        subject: &[u8],
-        limits: Option<&[Limit]>,
-    ) -> Result<PerLimit<Left>, Error> {
-        let state = self.shared.peek(subject, limits).await?;
-        let left =
-            |standing: &Standing| Left { remaining: standing.remaining, more_at: standing.more_at };
-        Ok(state.standings().iter().map(left).collect())
-    }
-}
-
-impl<K> From<Arc<Shared>> for RateLimiter<K> {
-    fn from(shared: Arc<Shared>) -> Self {
-        Self { shared, keys: PhantomData }
+        self.state.stats()
     }
 }
 
 impl<K> Clone for RateLimiter<K> {
     fn clone(&self) -> Self {
-        Arc::clone(&self.shared).into()
+        Self { state: self.state.clone(), keys: PhantomData }
     }
 }
 
 impl<K> fmt::Debug for RateLimiter<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
+        self.state.fmt(f)
     }
 }

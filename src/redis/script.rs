@@ -1,33 +1,61 @@
 //! What is sent: commands, and scripts by which everything that checks and changes is one.
+//!
+//! Lua files stand beside the Rust that sends them. `prelude.lua` of a folder is what its scripts begin with: it
+//! says what `KEYS` and the first of `ARGV` are. A script of one line stands in the Rust, beside its name.
 
 use std::{sync::OnceLock, time::Duration};
 
 use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs};
 
-use super::{Client, Error, client::Repeat, error::key_of};
+use super::{Client, Error, client::Resend, error::key_of};
 
 /// Arguments and their bytes, for which most calls need no more memory.
-const ROOM: (usize, usize) = (8, 192);
+const CAPACITY: (usize, usize) = (8, 192);
+
+/// Of so many files a script is made at most: a layout, a prelude, and what it is about.
+const PARTS: usize = 3;
 
 /// A Lua script. A server knows it by its hash once it has seen it.
 pub(super) struct Script {
-    code: &'static str,
-    hash: OnceLock<String>,
+    parts: [&'static str; PARTS],
+    /// Made when it is first sent: most programs send few of the scripts.
+    source: OnceLock<Source>,
+}
+
+struct Source {
+    code: String,
+    hash: String,
 }
 
 impl Script {
-    pub(super) const fn new(code: &'static str) -> Self {
-        Self { code, hash: OnceLock::new() }
+    /// One script of several files, which follow one another: each sees the locals of those before.
+    pub(super) const fn new<const N: usize>(parts: [&'static str; N]) -> Self {
+        let mut all = [""; PARTS];
+        let mut at = 0;
+        while at < N {
+            all[at] = parts[at];
+            at += 1;
+        }
+        Self { parts: all, source: OnceLock::new() }
     }
 
     /// To be called with these keys, which share a hash tag.
     pub(super) fn call<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
-        let hash = self.hash.get_or_init(|| ::redis::Script::new(self.code).get_hash().to_owned());
-        let mut call = Call::new(Some(self)).arg("EVALSHA").arg(hash).arg(keys.len());
+        let mut call =
+            Call::new(Some(self)).arg("EVALSHA").arg(&self.source().hash).arg(keys.len());
         for key in keys {
             call.cmd.arg(key.as_ref());
         }
         call
+    }
+
+    fn source(&self) -> &Source {
+        self.source.get_or_init(|| {
+            // A file may end within a line, as one of a single line in the Rust does.
+            let code = self.parts.join("\n");
+            let hash = ::redis::Script::new(&code).get_hash().to_owned();
+            Source { code, hash }
+        })
     }
 }
 
@@ -41,7 +69,7 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(script: Option<&'a Script>) -> Self {
-        Self { script, cmd: Cmd::with_capacity(ROOM.0, ROOM.1), timeout: None }
+        Self { script, cmd: Cmd::with_capacity(CAPACITY.0, CAPACITY.1), timeout: None }
     }
 
     /// Of the command `name`, whose first argument is `key`.
@@ -62,28 +90,33 @@ impl<'a> Call<'a> {
 
     /// Sends what may be sent twice: what only reads, or leaves the same state if it is repeated. Where an
     /// answer is lost, it is.
-    pub(super) async fn read<T: FromRedisValue>(self, client: &Client) -> Result<T, Error> {
-        self.send(client, Repeat::Once).await
+    pub(super) async fn send_idempotent<T: FromRedisValue>(
+        self,
+        client: &Client,
+    ) -> Result<T, Error> {
+        self.send(client, Resend::Once).await
     }
 
     /// Sends what must not be carried out twice. Where the answer is lost, the error is
     /// [`Error::Unanswered`].
-    pub(super) async fn change<T: FromRedisValue>(self, client: &Client) -> Result<T, Error> {
-        self.send(client, Repeat::Never).await
+    pub(super) async fn send_once<T: FromRedisValue>(self, client: &Client) -> Result<T, Error> {
+        self.send(client, Resend::Never).await
     }
 
     async fn send<T: FromRedisValue>(
         mut self,
         client: &Client,
-        repeat: Repeat,
+        resend: Resend,
     ) -> Result<T, Error> {
-        let until = client.end(self.timeout);
-        let mut answer = client.send(&self.cmd, repeat, until).await;
+        let deadline = client.deadline(self.timeout);
+        // By its hash, which is shorter than the script. A server that restarted, or another after a failover,
+        // has not seen it; one that has not has changed nothing, so the whole script is safe to send.
+        let mut answer = client.send(&self.cmd, resend, deadline).await;
         if let (Err(Error::Server(error)), Some(script)) = (&answer, self.script)
             && error.code() == Some("NOSCRIPT")
         {
             self.cmd = by_code(&self.cmd, script);
-            answer = client.send(&self.cmd, repeat, until).await;
+            answer = client.send(&self.cmd, resend, deadline).await;
         }
         T::from_redis_value(answer?)
             .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
@@ -93,7 +126,7 @@ impl<'a> Call<'a> {
 /// The same call for a server that has not seen the script.
 fn by_code(by_hash: &Cmd, script: &Script) -> Cmd {
     let mut call = ::redis::cmd("EVAL");
-    call.arg(script.code);
+    call.arg(&script.source().code);
     for arg in by_hash.args_iter().skip(2) {
         if let Arg::Simple(arg) = arg {
             call.arg(arg);

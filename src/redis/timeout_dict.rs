@@ -1,44 +1,39 @@
 //! Deadlines that are pulled, by any process that uses the server.
 //!
 //! 1. The entries are in sixteen shards. A record is in its shard's slot, and what is done with one entry is
-//!    one script. What is due is asked of all shards at once.
-//! 2. What was taken or claimed is [`Held`] until the caller has it: whoever gives up, or can't read a value,
+//!    one script. What is due is asked of all shards at once: see `collect`.
+//! 2. What was taken or claimed is a `Delivery` until the caller has it: whoever gives up, or can't read a value,
 //!    gives the others back.
-//! 3. What the scripts may count on is in `timeout_dict/entries.lua`; the two layouts differ in the few
-//!    functions of `sharded.lua` and `original.lua`.
+//! 3. What the scripts may count on is in `timeout_dict/prelude.lua`; the two layouts differ in the few
+//!    functions of `sharded.lua` and `compat.lua`.
 
-mod batch;
+mod batch_reply;
 mod builder;
 mod claim;
-mod held;
+mod collect;
+mod delivery;
+mod expired;
 mod layout;
-mod look;
-mod shared;
+mod oldest_first;
+mod scripts;
+mod state;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use ::redis::Value as Reply;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{sync::Mutex, time::sleep};
 
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
 use self::{
-    held::{Held, WayBack, to_its_end},
-    layout::Layout,
-    shared::{Due, Shared, micros},
+    delivery::{Delivery, OnDrop},
+    state::{DictState, micros},
 };
-use super::{
-    Client, Error,
-    codec::{decode_key, encode_key},
-    script::Call,
-};
+use super::{Error, codec::encode_key, script::Call};
 use crate::engine::ttl::Ttl;
 
-const ASK_EVERY: Duration = Duration::from_secs(1);
-
-/// At once, by one call of the script that clears.
-const CLEARED: usize = 512;
+/// How many entries `clear.lua` takes out at most: all others wait meanwhile.
+const CLEAR_BATCH: usize = 512;
 
 /// A map on the server whose entries wait, once their time is over, until somebody takes them: as
 /// [`fleeting::TimeoutDict`](crate::TimeoutDict), for many processes.
@@ -81,10 +76,10 @@ const CLEARED: usize = 512;
 ///
 /// # Cost
 ///
-/// What is done with one key is one script and one round trip, O(log n). To take or claim asks the shards
-/// first and then those that have something, all at once: two round trips; three where more is due than asked
-/// for, and as many again for each further few thousand entries. A script touches at most 512 entries, so that nobody waits long behind one.
-/// [`len`](Self::len) is sixteen commands in one round trip.
+/// What is done with one key is one script and one round trip, O(log n). To take or claim asks the shards first
+/// and then those that have something, all at once: two round trips; three where more is due than asked for,
+/// and as many again for each further few thousand entries. A script touches at most 512 entries, so that
+/// nobody waits long behind one. [`len`](Self::len) is sixteen commands in one round trip.
 ///
 /// # Errors
 ///
@@ -122,54 +117,20 @@ const CLEARED: usize = 512;
 /// # }
 /// ```
 pub struct TimeoutDict<K, V> {
-    shared: Arc<Shared>,
+    state: Arc<DictState>,
     types: PhantomData<fn(K, V)>,
 }
 
 impl<K, V> TimeoutDict<K, V> {
-    /// The dictionary of this name. Nothing is sent for it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Name`].
-    pub fn new(client: &Client, name: impl Into<String>) -> Result<Self, Error> {
-        Self::builder(client, name).build()
-    }
-
-    /// Sets up a dictionary.
-    pub fn builder(client: &Client, name: impl Into<String>) -> TimeoutDictBuilder<K, V> {
-        TimeoutDictBuilder::new(client, name.into())
-    }
-
-    /// The dictionary of programs that use the original class on the same server: the sorted set `set` (there,
-    /// `timeout_dict_set`) with deadlines in Unix seconds, and a hash for each key, at that very key. There is
-    /// no prefix.
-    ///
-    /// * A value is a map or a struct of strings; fields that are `None` are left out. Another is
-    ///   [`Error::Encode`].
-    /// * An entry whose deadline the original's `remove_timeout` took away is not in the sorted set: it is
-    ///   read, but neither counted nor cleared. Ours stays there, with `+inf`.
-    /// * What is lent here the original does not see until the lease is over, since the lease's end is the
-    ///   score meanwhile, and what [`ttl`](Self::ttl) tells. What it sets anew makes a claim void.
-    /// * All is in one sorted set, which a cluster keeps in another slot than most of its keys: scripts fail
-    ///   there, unless `set` and all keys share a hash tag.
-    pub fn compat(client: &Client, set: impl Into<String>) -> Self {
-        Self::with(client.clone(), Layout::original(set.into()), ASK_EVERY)
-    }
-
-    fn with(client: Client, layout: Layout, ask_every: Duration) -> Self {
-        let shared = Shared { client, layout, ask_every, line: Mutex::new(()) };
-        Self { shared: Arc::new(shared), types: PhantomData }
-    }
-
     /// How many entries there are: due or not, claimed or not.
     ///
     /// One round trip to each shard, at once; what others do meanwhile is counted or not.
     #[doc(alias = "ZCARD")]
     pub async fn len(&self) -> Result<usize, Error> {
-        let shards = self.shared.layout.places().iter();
-        let counts = shards
-            .map(|place| Call::command("ZCARD", &place.index).read::<usize>(&self.shared.client));
+        let shards = self.state.layout.shards().iter();
+        let counts = shards.map(|shard| {
+            Call::command("ZCARD", &shard.index).send_idempotent::<usize>(&self.state.client)
+        });
         Ok(try_join_all(counts).await?.into_iter().sum())
     }
 
@@ -188,14 +149,15 @@ impl<K, V> TimeoutDict<K, V> {
     /// After any error, a part may be out.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
-        let shards = self.shared.layout.places().iter().map(async |place| {
+        let shards = self.state.layout.shards().iter().map(async |shard| {
             loop {
-                let call = self.shared.call(place, |scripts| &scripts.clear).arg(CLEARED);
-                let cleared: Result<usize, _> = call.read(&self.shared.client).await;
+                let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(CLEAR_BATCH);
+                // The second time it takes out others, which are to go too.
+                let cleared: Result<usize, _> = call.send_idempotent(&self.state.client).await;
                 match cleared {
-                    Ok(CLEARED) => {}
+                    Ok(CLEAR_BATCH) => {}
                     Ok(_) => return Ok(()),
-                    Err(error) => return Err(self.shared.blame(error, place, None).await),
+                    Err(error) => return Err(self.state.name_wrong_type(error, shard, None).await),
                 }
             }
         });
@@ -220,11 +182,12 @@ where
     #[doc(alias = "HMSET")]
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
         let key = encode_key(&key)?;
-        let value = self.shared.layout.encode(&value)?;
-        let call = self.shared.call_with(&key, |scripts| &scripts.set);
-        let old: Reply = self.change(&key, call.arg(micros(ttl)).arg(value)).await?;
+        let value = self.state.layout.encode(&value)?;
+        let call = self.state.key_call(&key, |scripts| &scripts.set);
+        let old: Reply = self.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
             Reply::Nil => Ok(None),
+            // It is gone for good, so an error about it would only hide that the new one is there.
             old => Ok(self.decode(&key, &old).ok()),
         }
     }
@@ -258,10 +221,13 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let Shared { client, layout, .. } = &*self.shared;
-        let value = Call::command(layout.get(), &layout.record(&key)).read(client).await?;
+        let DictState { client, layout, .. } = &*self.state;
+        let value = Call::command(layout.read_command(), &layout.record(&key))
+            .send_idempotent(client)
+            .await?;
         match value {
             Reply::Nil => Ok(None),
+            // `HGETALL` of what is not there; as a map with RESP3, else as an array.
             Reply::Map(fields) if fields.is_empty() => Ok(None),
             Reply::Array(fields) if fields.is_empty() => Ok(None),
             value => self.decode(&key, &value).map(Some),
@@ -286,14 +252,14 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let call = self.shared.call_with(&key, |scripts| &scripts.ttl);
-        let place = self.shared.layout.place(&key);
-        let remaining: Result<i64, _> = call.read(&self.shared.client).await;
+        let call = self.state.key_call(&key, |scripts| &scripts.ttl);
+        let shard = self.state.layout.shard_of(&key);
+        let remaining: Result<i64, _> = call.send_idempotent(&self.state.client).await;
         match remaining {
             Ok(-2) => Ok(Ttl::Missing),
             Ok(micros) => Ok(u64::try_from(micros)
                 .map_or(Ttl::Persistent, |micros| Ttl::Remaining(Duration::from_micros(micros)))),
-            Err(error) => Err(self.shared.blame(error, place, Some(&key)).await),
+            Err(error) => Err(self.state.name_wrong_type(error, shard, Some(&key)).await),
         }
     }
 
@@ -309,175 +275,52 @@ where
         Q: Serialize + ?Sized,
     {
         let key = encode_key(key)?;
-        let call = self.shared.call_with(&key, |scripts| &scripts.remove);
-        let removed: Option<(Vec<u8>, Reply)> = self.change(&key, call).await?;
-        let Some((deadline, value)) = removed else { return Ok(None) };
+        let call = self.state.key_call(&key, |scripts| &scripts.remove);
+        let removed: Option<(Vec<u8>, Reply)> = self.send_once(&key, call).await?;
+        let Some((score, value)) = removed else { return Ok(None) };
         match self.decode(&key, &value) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                Held::new(&self.shared, key, value, WayBack::Put { deadline }).give_back().await;
+                let on_drop = OnDrop::PutBack { score };
+                Delivery::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }
         }
     }
 
-    /// Takes out at most `max` entries that are due, the [oldest first](#order): at most once, as they are
-    /// lost where the caller is.
-    ///
-    /// # Cancel safety
-    ///
-    /// What a call that is dropped has taken goes back by itself, in a moment, with the deadline that it had.
-    /// It is lost where the process or the runtime ends first.
-    #[doc(alias = "ZPOPMIN")]
-    pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
-        let (batch, _) = self.due(Due::Take, max).await?;
-        Ok(self.read(batch).await?.into_iter().map(taken).collect())
-    }
-
-    /// Lends at most `max` entries that are due for `lease`, the [oldest first](#order): at least once, as what
-    /// is not acked by then comes again.
-    ///
-    /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
-    /// is dropped, because of an error, a panic or the end of its task, gives its entry back in a moment. That
-    /// of a process that was killed comes again when the lease is over. A lease of more than 35 years is over
-    /// after those; one of zero is at once.
-    ///
-    /// # Cancel safety
-    ///
-    /// What a call that is dropped has claimed goes back by itself, in a moment, or when the lease is over.
-    ///
-    /// ```no_run
-    /// # async fn f(logins: fleeting::redis::TimeoutDict<String, u32>) -> Result<(), fleeting::redis::Error> {
-    /// use std::time::Duration;
-    /// use futures_util::future::try_join_all;
-    ///
-    /// let claims = logins.claim_expired(100, Duration::from_secs(60)).await?;
-    /// for claim in &claims {
-    ///     println!("{} failed {} times", claim.key(), claim.value());
-    /// }
-    /// // In one round trip or two, not in a hundred.
-    /// try_join_all(claims.into_iter().map(|claim| claim.ack())).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn claim_expired(
-        &self,
-        max: usize,
-        lease: Duration,
-    ) -> Result<Vec<Claim<K, V>>, Error> {
-        let (batch, _) = self.due(Due::Claim { lease }, max).await?;
-        Ok(self.read(batch).await?.into_iter().map(claimed).collect())
-    }
-
-    /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
-    ///
-    /// It asks the server, sleeps until the first deadline or end of a lease that there is, and asks again; it
-    /// never sleeps longer than [`ask_every`](TimeoutDictBuilder::ask_every), since others may set something
-    /// sooner. Who waits on this handle or a clone of it, here or in [`next_claim`](Self::next_claim), is
-    /// served in the order of asking, and only the first of them asks the server.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up.
-    pub async fn next_expired(&self) -> Result<(K, V), Error> {
-        self.next(Due::Take).await.map(taken)
-    }
-
-    /// Waits until an entry is due, and lends it for `lease`: at least once, as
-    /// [`claim_expired`](Self::claim_expired). Otherwise as [`next_expired`](Self::next_expired).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up.
-    pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
-        self.next(Due::Claim { lease }).await.map(claimed)
-    }
-
-    async fn next(&self, due: Due) -> Result<(K, V, Held), Error> {
-        let _first = self.shared.line.lock().await;
-        loop {
-            let (batch, wait) = self.due(due, 1).await?;
-            if let Some(first) = self.read(batch).await?.pop() {
-                return Ok(first);
-            }
-            let longest = self.shared.ask_every;
-            sleep(wait.map_or(longest, |wait| wait.min(longest))).await;
-        }
-    }
-
-    async fn due(&self, due: Due, max: usize) -> Result<(Vec<Held>, Option<Duration>), Error> {
-        if max == 0 {
-            return Ok((Vec::new(), None));
-        }
-        to_its_end(self.shared.clone().due(due, max)).await
-    }
-
-    /// Waits for nothing, unless something is wrong with the entries.
-    async fn read(&self, batch: Vec<Held>) -> Result<Vec<(K, V, Held)>, Error> {
-        let mut entries = Vec::with_capacity(batch.len());
-        let mut rest = batch.into_iter();
-        while let Some(mut held) = rest.next() {
-            let key = decode_key(&held.key);
-            let entry = key.and_then(|key| Ok((key, self.decode(&held.key, &held.value)?)));
-            match (entry, &mut held.way_back) {
-                (Ok((key, value)), _) => entries.push((key, value, held)),
-                (Err(error), way_back) => {
-                    match way_back {
-                        // It stays lent, until the lease is over.
-                        WayBack::Give { .. } | WayBack::None => held.keep(),
-                        // So it is due in a while.
-                        WayBack::Put { deadline } => deadline.clear(),
-                    }
-                    let others = entries.into_iter().map(|(.., held)| held).chain(rest);
-                    join_all(others.chain([held]).map(Held::give_back)).await;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(entries)
-    }
-
     async fn set_deadline(&self, key: &[u8], ttl: Duration) -> Result<u8, Error> {
-        let call = self.shared.call_with(key, |scripts| &scripts.set_timeout);
-        self.change(key, call.arg(micros(ttl))).await
+        let call = self.state.key_call(key, |scripts| &scripts.set_timeout);
+        self.send_once(key, call.arg(micros(ttl))).await
     }
 
-    async fn change<T: ::redis::FromRedisValue>(
+    /// A script about one key, of which an error names what is of another type.
+    async fn send_once<T: ::redis::FromRedisValue>(
         &self,
         key: &[u8],
         call: Call<'_>,
     ) -> Result<T, Error> {
-        match call.change(&self.shared.client).await {
+        match call.send_once(&self.state.client).await {
             Ok(answer) => Ok(answer),
             Err(error) => {
-                let place = self.shared.layout.place(key);
-                Err(self.shared.blame(error, place, Some(key)).await)
+                let shard = self.state.layout.shard_of(key);
+                Err(self.state.name_wrong_type(error, shard, Some(key)).await)
             }
         }
     }
 
     fn decode(&self, key: &[u8], value: &Reply) -> Result<V, Error> {
-        self.shared.layout.decode(key, value)
+        self.state.layout.decode(key, value)
     }
 }
 
 impl<K, V> Clone for TimeoutDict<K, V> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), types: PhantomData }
+        Self { state: self.state.clone(), types: PhantomData }
     }
 }
 
 impl<K, V> fmt::Debug for TimeoutDict<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeoutDict").field("client", &self.shared.client).finish_non_exhaustive()
+        f.debug_struct("TimeoutDict").field("client", &self.state.client).finish_non_exhaustive()
     }
-}
-
-fn taken<K, V>((key, value, mut held): (K, V, Held)) -> (K, V) {
-    held.keep();
-    (key, value)
-}
-
-fn claimed<K, V>((key, value, held): (K, V, Held)) -> Claim<K, V> {
-    Claim::new(key, value, held)
 }

@@ -1,3 +1,5 @@
+//! How a [`Cache`] is set up: the settings and their defaults.
+
 use std::{
     fmt,
     marker::PhantomData,
@@ -10,8 +12,8 @@ use tokio::sync::watch;
 use super::{
     super::{Client, Error, Format},
     Cache,
-    shared::Shared,
-    store::Store,
+    commands::Commands,
+    state::CacheState,
 };
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
@@ -24,13 +26,37 @@ pub struct CacheBuilder<K, V> {
     retention: Option<Duration>,
     event_capacity: usize,
     lease: Duration,
-    every: Duration,
-    entries: PhantomData<fn() -> (K, V)>,
+    poll_every: Duration,
+    types: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K, V> CacheBuilder<K, V> {
-    pub(super) fn new(client: &Client, name: &str) -> Self {
-        Self {
+impl<K, V> Cache<K, V> {
+    /// The cache of that name, without a default TTL and without events.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Name`] for a name that can't be part of a key.
+    pub fn new(client: &Client, name: &str) -> Result<Self, Error> {
+        Self::builder(client, name).build()
+    }
+
+    /// Sets up a cache.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use fleeting::redis::{Cache, Client, Format};
+    ///
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let sessions: Cache<String, Vec<u8>> = Cache::builder(&client, "sessions")
+    ///     .time_to_live(Duration::from_secs(1_800))
+    ///     .format(Format::Raw)
+    ///     .events(Duration::from_secs(3_600))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(client: &Client, name: &str) -> CacheBuilder<K, V> {
+        CacheBuilder {
             client: client.clone(),
             name: name.to_owned(),
             time_to_live: None,
@@ -38,11 +64,13 @@ impl<K, V> CacheBuilder<K, V> {
             retention: None,
             event_capacity: 1_024,
             lease: Duration::from_secs(10),
-            every: Duration::from_millis(100),
-            entries: PhantomData,
+            poll_every: Duration::from_millis(100),
+            types: PhantomData,
         }
     }
+}
 
+impl<K, V> CacheBuilder<K, V> {
     /// The TTL that [`Cache::set`] gives. Defaults to none: what is set lives until it is removed.
     pub fn time_to_live(mut self, ttl: Duration) -> Self {
         self.time_to_live = Some(ttl);
@@ -107,7 +135,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Where `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
-        self.every = pause;
+        self.poll_every = pause;
         self
     }
 
@@ -117,20 +145,20 @@ impl<K, V> CacheBuilder<K, V> {
     ///
     /// [`Error::Name`] for a name that can't be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
-        let store = Arc::new(Store::new(&self.client, &self.name, self.retention)?);
-        let shared = Shared {
+        let commands = Arc::new(Commands::new(&self.client, &self.name, self.retention)?);
+        let state = CacheState {
             name: self.name,
-            store,
+            commands,
             format: self.format,
             time_to_live: self.time_to_live,
             event_capacity: self.event_capacity,
             lease: self.lease,
-            every: self.every,
-            counts: Arc::default(),
+            poll_every: self.poll_every,
+            counters: Arc::default(),
             ring: Arc::new(Mutex::new(None)),
             stop: watch::Sender::new(false),
         };
-        Ok(Cache { shared: Arc::new(shared) })
+        Ok(Cache { state: Arc::new(state) })
     }
 }
 
@@ -143,7 +171,7 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
             .field("events", &self.retention)
             .field("event_capacity", &self.event_capacity)
             .field("lease", &self.lease)
-            .field("poll_every", &self.every)
+            .field("poll_every", &self.poll_every)
             .finish_non_exhaustive()
     }
 }

@@ -1,3 +1,6 @@
+//! What users get of the streams of expirations: [`Events`] for all who listen, [`LosslessEvents`] for one of a
+//! group, a callback, and the end of all of them.
+
 use std::{
     fmt,
     future::poll_fn,
@@ -20,9 +23,10 @@ use tokio::{
 
 use super::{
     super::Error,
-    Cache, feed,
-    group::{self, Item, Note, Place},
-    store::Store,
+    Cache, broadcast,
+    commands::Commands,
+    consumer_group::{self, Acknowledgement, Delivery, StreamId},
+    state::BroadcastItem,
 };
 use crate::engine::event::{Event, Lagged};
 
@@ -34,30 +38,28 @@ use crate::engine::event::{Event, Lagged};
 /// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
 /// [shut down](Cache::shutdown). It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription lives"]
-pub struct Events<K, V>(Pin<Box<dyn Stream<Item = Told<K, V>> + Send>>);
-
-type Told<K, V> = Result<Arc<Event<K, V>>, Lagged>;
+pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>);
 
 /// What expires, told to one of the subscribers of a group, at least once. Made by
 /// [`Cache::events_lossless`].
 ///
 /// An event is acknowledged when the next one is asked for, or by [`ack`](LosslessEvents::ack). Until then it
-/// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes.
-/// Where the process dies, or can't reach the server, its events come to others of the group once their
-/// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before it was
-/// acknowledged. Up to 1,024 events are read ahead; those that wait when the subscription is dropped are
+/// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes. Where
+/// the process dies, or can't reach the server, its events come to others of the group once their
+/// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before
+/// it was acknowledged. Up to 1,024 events are read ahead; those that wait when the subscription is dropped are
 /// given back at once.
 ///
 /// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
 /// [shut down](Cache::shutdown). It does not keep the cache alive.
 #[must_use = "events are only delivered while the subscription lives"]
 pub struct LosslessEvents<K, V> {
-    store: Arc<Store>,
+    commands: Arc<Commands>,
     group: String,
-    items: mpsc::Receiver<Item<K, V>>,
-    notes: mpsc::UnboundedSender<Note>,
-    /// The event that was told last, until it is acknowledged.
-    last: Option<Place>,
+    deliveries: mpsc::Receiver<Delivery<K, V>>,
+    acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
+    /// The event that came last, until it is acknowledged.
+    last: Option<StreamId>,
 }
 
 impl<K, V> Cache<K, V>
@@ -67,8 +69,8 @@ where
 {
     /// A stream of what expires from now on, in all processes, told to each who listens.
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip. All streams of a cache in one
-    /// process are filled by one task.
+    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip. All streams of a cache in
+    /// one process are filled by one task.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -93,8 +95,8 @@ where
     /// [`Error::NoEvents`] where the cache was built without [events](super::CacheBuilder::events), and those of
     /// every verb.
     pub async fn events(&self) -> Result<Events<K, V>, Error> {
-        self.must_tell()?;
-        let receiver = feed::subscribe(&self.shared).await?;
+        self.require_events()?;
+        let receiver = broadcast::subscribe(&self.state).await?;
         Ok(Events(Box::pin(unfold(receiver, next))))
     }
 
@@ -103,8 +105,8 @@ where
     /// A group that is new is told what expires from now on. It stays on the server: what expires while it
     /// has no subscriber waits for the next one, within the [retention](super::CacheBuilder::events).
     ///
-    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers are
-    /// fast enough. Events of one key come in the order in which they happened, but those of several
+    /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers
+    /// are fast enough. Events of one key come in the order in which they happened, but those of several
     /// subscribers are handled side by side.
     ///
     /// ```no_run
@@ -129,10 +131,10 @@ where
     /// [`Error::NoEvents`] where the cache was built without [events](super::CacheBuilder::events), and those of
     /// every verb.
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
-        self.must_tell()?;
-        let (items, notes) = group::join(&self.shared, group).await?;
-        let (store, group) = (self.shared.store.clone(), group.to_owned());
-        Ok(LosslessEvents { store, group, items, notes, last: None })
+        self.require_events()?;
+        let (deliveries, acknowledgements) = consumer_group::join(&self.state, group).await?;
+        let (commands, group) = (self.state.commands.clone(), group.to_owned());
+        Ok(LosslessEvents { commands, group, deliveries, acknowledgements, last: None })
     }
 
     /// Calls and awaits `callback` for each value that comes to this subscriber of `group`, one after the
@@ -157,7 +159,8 @@ where
         Fut: Future<Output = ()> + Send + 'static,
     {
         let mut events = self.events_lossless(group).await?;
-        let name = self.shared.name.clone();
+        let name = self.state.name.clone();
+        // The task holds no cache, so that it ends with the last handle.
         Ok(tokio::spawn(async move {
             while let Some(event) = events.recv().await {
                 let event = match event {
@@ -169,17 +172,26 @@ where
                     }
                 };
                 let callback = callback.clone();
+                // Nothing of the callback is used after a panic: each call has a clone of its own.
                 let call = AssertUnwindSafe(async move { callback(event).await });
                 if call.catch_unwind().await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");
                 }
+                // Also after a panic: it would panic again with the same event, for ever.
                 events.acknowledge();
             }
         }))
     }
 
-    fn must_tell(&self) -> Result<(), Error> {
-        if self.shared.store.is_told() { Ok(()) } else { Err(Error::NoEvents) }
+    /// Ends the streams of this cache in this process, after what they hold. Reads and writes still work.
+    ///
+    /// It waits for no subscriber, and for no server.
+    pub async fn shutdown(&self) {
+        self.state.stop.send_replace(true);
+    }
+
+    fn require_events(&self) -> Result<(), Error> {
+        if self.state.commands.has_events() { Ok(()) } else { Err(Error::NoEvents) }
     }
 }
 
@@ -215,49 +227,51 @@ impl<K, V> LosslessEvents<K, V> {
     ///
     /// Those of a verb. The event may then come again, and can be acknowledged again.
     pub async fn ack(&mut self) -> Result<(), Error> {
-        if let Some(place) = &self.last {
-            let call = self.store.ack(place.shard, &self.group, &place.id);
-            call.read::<usize>(&self.store.client).await?;
-            // It is told the server twice, so that its lease is not renewed.
+        if let Some(id) = &self.last {
+            let call = self.commands.ack(id.shard, &self.group, &id.entry);
+            call.send_idempotent::<usize>(&self.commands.client).await?;
+            // The task tells the server again, which changes nothing, and renews its lease no more.
             self.acknowledge();
         }
         Ok(())
     }
 
-    /// With the next look at the server.
+    /// With the task's next poll.
     fn acknowledge(&mut self) {
-        if let Some(place) = self.last.take() {
-            self.note(Note::Ack(place));
+        if let Some(id) = self.last.take() {
+            self.send(Acknowledgement::Ack(id));
         }
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event<K, V>, Error>>> {
         self.acknowledge();
-        self.items.poll_recv(cx).map(|item| match item? {
-            Item::Event(place, event) => {
-                self.last = Some(place);
+        self.deliveries.poll_recv(cx).map(|delivery| match delivery? {
+            Delivery::Event(id, event) => {
+                self.last = Some(id);
                 Some(Ok(event))
             }
-            Item::Bad(place, error) => {
-                self.note(Note::Ack(place));
+            Delivery::Undecodable(id, error) => {
+                // Nobody of the group will read it better: it would come again for ever.
+                self.send(Acknowledgement::Ack(id));
                 Some(Err(error))
             }
-            Item::Away(error) => Some(Err(error)),
+            Delivery::Unreachable(error) => Some(Err(error)),
         })
     }
 
-    fn note(&self, note: Note) {
+    fn send(&self, acknowledgement: Acknowledgement) {
         // The task hears until this is dropped, or its runtime is gone and with it all leases.
-        let _ = self.notes.send(note);
+        let _ = self.acknowledgements.send(acknowledgement);
     }
 }
 
 impl<K, V> Drop for LosslessEvents<K, V> {
     fn drop(&mut self) {
-        self.items.close();
-        while let Ok(item) = self.items.try_recv() {
-            if let Item::Event(place, _) | Item::Bad(place, _) = item {
-                self.note(Note::GiveBack(place));
+        // First, so that the task sends nothing into it that would be missed here.
+        self.deliveries.close();
+        while let Ok(delivery) = self.deliveries.try_recv() {
+            if let Delivery::Event(id, _) | Delivery::Undecodable(id, _) = delivery {
+                self.send(Acknowledgement::Nack(id));
             }
         }
     }
@@ -291,18 +305,18 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LosslessEvents")
             .field("group", &self.group)
-            .field("unread", &self.items.len())
+            .field("unread", &self.deliveries.len())
             .finish()
     }
 }
 
 async fn next<K, V>(
-    mut receiver: Receiver<feed::Item<K, V>>,
-) -> Option<(Told<K, V>, Receiver<feed::Item<K, V>>)> {
-    let told = match receiver.recv().await {
-        Ok(item) => item.map_err(Lagged),
+    mut receiver: Receiver<BroadcastItem<K, V>>,
+) -> Option<(BroadcastItem<K, V>, Receiver<BroadcastItem<K, V>>)> {
+    let item = match receiver.recv().await {
+        Ok(item) => item,
         Err(RecvError::Lagged(missed)) => Err(Lagged(missed)),
         Err(RecvError::Closed) => return None,
     };
-    Some((told, receiver))
+    Some((item, receiver))
 }

@@ -1,6 +1,10 @@
--- ARGV[2]: the key. ARGV[3]: a TTL in milliseconds; empty for none.
--- ARGV[4]: ALWAYS, NX, XX, GT, LT as of EXPIRE, EXTEND (adds to the TTL it has) or GETEX (answers the value).
--- Answers whether the value got the TTL, as 1 or nothing.
+-- Gives the live value of a key another TTL, where a condition holds. One of zero lets it die, which is told.
+--
+-- KEYS      as in prelude.lua, one record
+-- ARGV[2]   the key
+-- ARGV[3]   the TTL in milliseconds; empty for none
+-- ARGV[4]   ALWAYS; NX, XX, GT or LT as of EXPIRE; EXTEND (adds to the TTL that it has); or GETEX
+-- Returns 1 where it did, of GETEX the value; else nothing.
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local value, old = look(record, key)

@@ -1,4 +1,9 @@
--- ARGV[2]: the key. ARGV[3]: what to read of it, VALUE or TTL, which is answered as by PTTL.
+-- Reads the live value of a key, or its TTL. Changes nothing.
+--
+-- KEYS      as in prelude.lua, one record
+-- ARGV[2]   the key
+-- ARGV[3]   VALUE or TTL
+-- Returns the value or false; or the TTL as PTTL does: in milliseconds, -1 without one, -2 without a live value.
 
 local value, deadline = look(record, ARGV[2])
 if is_dead(deadline) then value = nil end

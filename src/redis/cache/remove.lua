@@ -1,5 +1,9 @@
--- ARGV[2]: EXPIRE where the live ones die now, which is told of. ARGV[3], ...: the keys, one for each record.
--- Answers the live value of the last one.
+-- Takes out all that is under keys of one shard. What was dead already, and not told of, is told.
+--
+-- KEYS      as in prelude.lua, one record for each key
+-- ARGV[2]   EXPIRE where the live ones die now, which is told; else empty
+-- ARGV[3]   and what follows: the keys
+-- Returns the live value of the last one, or false.
 
 local value, deadline
 for at = 1, #KEYS - 2 do

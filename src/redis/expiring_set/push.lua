@@ -1,4 +1,12 @@
--- At ARGV[2], or now; where ARGV[3], in place of all that are there.
+-- Moves members in, all with one time as their score, in their order. What is dead at once does not come in, and
+-- leaves where it was.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            the score; empty for the present
+-- ARGV[3]            1 where they take the place of all that have this score
+-- ARGV[4]            and what follows: the members
+-- Returns nothing.
+
 local score = tonumber(ARGV[2]) or now
 local is_dead = score <= now - ttl
 if ARGV[3] == '1' and not is_dead then

@@ -1,65 +1,21 @@
-//! Times as scores, and as what Redis takes as the ends of a range of scores.
+//! Times as scores, and ranges of times as what `ZRANGEBYSCORE` takes: an end is a number, `(` before it where
+//! it is not in the range itself, or an infinity.
 
 use std::{
     ops::{Bound, RangeBounds},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::super::script::Script;
-
+/// What a score counts, since the Unix epoch.
 #[derive(Clone, Copy)]
-pub(super) enum Scores {
+pub(super) enum ScoreUnit {
+    /// With a fraction that orders the members of one millisecond: see `millis.lua`.
     Millis,
-    /// The original's.
+    /// As fine as a double is, by the programs of [`compat`](super::ExpiringSet::compat).
     Seconds,
 }
 
-pub(super) struct Scripts {
-    pub(super) push: Script,
-    pub(super) range: Script,
-    pub(super) pop: Script,
-    pub(super) put_back: Script,
-    pub(super) remove: Script,
-    pub(super) remove_range: Script,
-    pub(super) score: Script,
-    pub(super) len: Script,
-}
-
-macro_rules! scripts {
-    ($layout:literal: $($verb:ident $file:literal,)*) => {
-        Scripts {
-            $($verb: Script::new(concat!(
-                include_str!($layout),
-                include_str!("members.lua"),
-                include_str!($file),
-            )),)*
-        }
-    };
-    ($layout:literal) => {
-        scripts! { $layout:
-            push "push.lua",
-            range "range.lua",
-            pop "pop.lua",
-            put_back "put_back.lua",
-            remove "remove.lua",
-            remove_range "remove_range.lua",
-            score "score.lua",
-            len "len.lua",
-        }
-    };
-}
-
-static MILLIS: Scripts = scripts!("millis.lua");
-static SECONDS: Scripts = scripts!("seconds.lua");
-
-impl Scores {
-    pub(super) fn scripts(self) -> &'static Scripts {
-        match self {
-            Self::Millis => &MILLIS,
-            Self::Seconds => &SECONDS,
-        }
-    }
-
+impl ScoreUnit {
     pub(super) fn score(self, time: SystemTime) -> String {
         match self {
             Self::Millis => millis(time).to_string(),
@@ -74,6 +30,7 @@ impl Scores {
                 let millis = score.floor() as i64;
                 (Duration::from_millis(millis.unsigned_abs()), millis >= 0)
             }
+            // `compat` reads what other programs wrote, which may be no time at all.
             Self::Seconds => (Duration::try_from_secs_f64(score.abs()).ok()?, score >= 0.0),
         };
         match is_later {
@@ -82,7 +39,7 @@ impl Scores {
         }
     }
 
-    pub(super) fn ends(self, times: &impl RangeBounds<SystemTime>) -> [String; 2] {
+    pub(super) fn range(self, times: &impl RangeBounds<SystemTime>) -> [String; 2] {
         [self.start(times.start_bound()), self.end(times.end_bound())]
     }
 
@@ -132,25 +89,25 @@ mod tests {
     #[test]
     fn times_are_whole_milliseconds() {
         let noon = UNIX_EPOCH + Duration::from_nanos(1_999_999);
-        assert_eq!(Scores::Millis.score(noon), "1");
-        assert_eq!(Scores::Millis.time(1.9), Some(UNIX_EPOCH + Duration::from_millis(1)));
+        assert_eq!(ScoreUnit::Millis.score(noon), "1");
+        assert_eq!(ScoreUnit::Millis.time(1.9), Some(UNIX_EPOCH + Duration::from_millis(1)));
         let before = UNIX_EPOCH - Duration::from_nanos(1);
-        assert_eq!(Scores::Millis.score(before), "-1");
-        assert_eq!(Scores::Millis.time(-1.0), Some(UNIX_EPOCH - Duration::from_millis(1)));
-        assert_eq!(Scores::Millis.ends(&(noon..noon)), ["1", "(1"]);
-        assert_eq!(Scores::Millis.ends(&(noon..=noon)), ["1", "(2"]);
+        assert_eq!(ScoreUnit::Millis.score(before), "-1");
+        assert_eq!(ScoreUnit::Millis.time(-1.0), Some(UNIX_EPOCH - Duration::from_millis(1)));
+        assert_eq!(ScoreUnit::Millis.range(&(noon..noon)), ["1", "(1"]);
+        assert_eq!(ScoreUnit::Millis.range(&(noon..=noon)), ["1", "(2"]);
         let after = (Bound::Excluded(noon), Bound::Unbounded);
-        assert_eq!(Scores::Millis.ends(&after), ["2", "+inf"]);
+        assert_eq!(ScoreUnit::Millis.range(&after), ["2", "+inf"]);
     }
 
     #[test]
     fn seconds_come_back_as_they_were() {
         for score in [1_700_000_000.123_456_7_f64, -1.5, 0.0, 1_700_000_000.0] {
-            let time = Scores::Seconds.time(score).expect("it is a time");
-            assert_eq!(Scores::Seconds.score(time).parse(), Ok(score));
+            let time = ScoreUnit::Seconds.time(score).expect("it is a time");
+            assert_eq!(ScoreUnit::Seconds.score(time).parse(), Ok(score));
         }
         let noon = UNIX_EPOCH + Duration::from_millis(1_500);
-        assert_eq!(Scores::Seconds.ends(&(noon..noon)), ["1.5", "(1.5"]);
-        assert_eq!(Scores::Seconds.ends(&(..=noon)), ["-inf", "1.5"]);
+        assert_eq!(ScoreUnit::Seconds.range(&(noon..noon)), ["1.5", "(1.5"]);
+        assert_eq!(ScoreUnit::Seconds.range(&(..=noon)), ["-inf", "1.5"]);
     }
 }

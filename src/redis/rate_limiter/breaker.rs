@@ -1,3 +1,5 @@
+//! Keeps calls from a server that does not answer, so that nobody waits for a timeout each time.
+
 use std::{
     sync::atomic::{
         AtomicU64,
@@ -27,8 +29,8 @@ pub enum Breaker {
     HalfOpen,
 }
 
-/// Keeps calls from a server that does not answer.
-pub(super) struct Switch {
+/// Closed with fewer than [`FAILURES`] in a row. Otherwise open until `retry_at`, and half open from then on.
+pub(super) struct CircuitBreaker {
     epoch: Instant,
     /// In a row.
     failures: AtomicU64,
@@ -36,7 +38,7 @@ pub(super) struct Switch {
     retry_at: AtomicU64,
 }
 
-impl Switch {
+impl CircuitBreaker {
     pub(super) fn new() -> Self {
         Self { epoch: Instant::now(), failures: AtomicU64::new(0), retry_at: AtomicU64::new(0) }
     }
@@ -50,11 +52,13 @@ impl Switch {
         let now = self.now();
         let retry_at = self.retry_at.load(Relaxed);
         let next = now.saturating_add(PAUSE.as_nanos() as u64);
+        // Of all who come when the pause is over, one exchanges it.
         now >= retry_at && self.retry_at.compare_exchange(retry_at, next, Relaxed, Relaxed).is_ok()
     }
 
     /// The server has answered; tells whether that closes it.
     pub(super) fn succeeded(&self) -> bool {
+        // Mostly there are none: a load leaves the cache line to all processors, a swap takes it from them.
         self.failures.load(Relaxed) > 0 && self.failures.swap(0, Relaxed) >= FAILURES
     }
 

@@ -1,31 +1,20 @@
+//! How a [`RateLimiter`] is set up: the settings and their defaults.
+
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{
     super::{Client, Error},
     RateLimiter,
-    breaker::Switch,
-    denials::Denials,
-    shared::{Policy, Shared},
-    verdict::Rule,
+    breaker::CircuitBreaker,
+    deny_cache::DenyCache,
+    on_error::{Fallback, OnError},
+    protocol::LimitArgs,
+    state::LimiterState,
 };
 use crate::{
     engine::hasher::DefaultHasher,
     rate_limit::{Limit, Waiting, Window},
 };
-
-/// What a [`RateLimiter`] decides while its server fails: it is away, does not answer in time, or refuses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnError {
-    /// All calls pass, and nobody counts them.
-    Allow,
-    /// None does: the error is returned.
-    Deny,
-    /// An embedded [`RateLimiter`](crate::RateLimiter) with the same limits decides, which begins empty. Each
-    /// process has its own, so that several let as many quotas pass.
-    #[default]
-    Local,
-}
 
 /// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
 #[must_use = "a builder does nothing until `build`"]
@@ -36,24 +25,29 @@ pub struct RateLimiterBuilder<K> {
     window: Window,
     on_error: OnError,
     timeout: Duration,
-    denials: usize,
+    /// Of how many keys.
+    deny_cache: usize,
     keys: PhantomData<fn(K)>,
 }
 
-impl<K> RateLimiterBuilder<K> {
-    pub(super) fn new(client: Client, name: String) -> Self {
-        Self {
-            client,
-            name,
+impl<K> RateLimiter<K> {
+    /// Sets up the limiter `name`. All processes that use a name share what is counted under it, and should
+    /// have the same limits and the same window.
+    pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
+        RateLimiterBuilder {
+            client: client.clone(),
+            name: name.into(),
             limits: Vec::new(),
             window: Window::default(),
             on_error: OnError::default(),
             timeout: Duration::from_millis(50),
-            denials: 10_000,
+            deny_cache: 10_000,
             keys: PhantomData,
         }
     }
+}
 
+impl<K> RateLimiterBuilder<K> {
     /// One more limit: all of them hold at once. Defaults to none, with which nothing can be built.
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
@@ -92,7 +86,7 @@ impl<K> RateLimiterBuilder<K> {
     /// process takes back by [`reset`](RateLimiter::reset) or [`refund`](super::Permit::refund) ends it at
     /// once; what another process takes back is seen when it ends by itself.
     pub fn deny_cache(mut self, keys: usize) -> Self {
-        self.denials = keys;
+        self.deny_cache = keys;
         self
     }
 
@@ -108,34 +102,23 @@ impl<K> RateLimiterBuilder<K> {
     /// time driver (`enable_time`).
     pub fn build(self) -> Result<RateLimiter<K>, Error> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
-        let names = self.client.names(&self.name)?;
-        let policy = match self.on_error {
-            OnError::Allow => Policy::Allow,
-            OnError::Deny => Policy::Deny,
-            OnError::Local => {
-                let local = crate::RateLimiter::builder().window(self.window);
-                let local =
-                    self.limits.iter().cloned().fold(local, |local, limit| local.limit(limit));
-                Policy::Local(local.name(self.name.clone()).build())
-            }
-        };
-        let rules = self.limits.iter().map(|limit| Rule::new(limit, self.window)).collect();
-        let denials = (self.denials > 0).then(|| Denials::new(self.denials, &self.name));
-        Ok(RateLimiter::from(Arc::new(Shared {
-            client: self.client,
-            names,
-            name: self.name,
-            window: self.window,
-            limits: self.limits.into(),
-            rules,
+        let Self { client, name, limits, window, .. } = self;
+        let state = LimiterState {
+            keyspace: client.keyspace(&name)?,
+            limit_args: limits.iter().map(|limit| LimitArgs::new(limit, window)).collect(),
             timeout: self.timeout,
-            policy,
-            switch: Switch::new(),
-            denials,
+            fallback: Fallback::new(self.on_error, &limits, window, &name),
+            breaker: CircuitBreaker::new(),
+            deny_cache: (self.deny_cache > 0).then(|| DenyCache::new(self.deny_cache, &name)),
             waiting: Waiting::new(DefaultHasher::default()),
-            counts: Default::default(),
+            counters: Default::default(),
             quiet_until: Default::default(),
-        })))
+            client,
+            name,
+            window,
+            limits: limits.into(),
+        };
+        Ok(RateLimiter { state: Arc::new(state), keys: PhantomData })
     }
 }
 
@@ -147,7 +130,7 @@ impl<K> fmt::Debug for RateLimiterBuilder<K> {
             .field("window", &self.window)
             .field("on_error", &self.on_error)
             .field("timeout", &self.timeout)
-            .field("deny_cache", &self.denials)
+            .field("deny_cache", &self.deny_cache)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,9 @@
+//! Leave to go on, and what it takes to take it back.
+
 use std::{fmt, sync::Arc};
 
-use super::{super::Error, shared::Shared, verdict::Charge};
-use crate::rate_limit::PerLimit;
+use super::{super::Error, protocol::Charge, state::LimiterState};
+use crate::rate_limit::{self, PerLimit};
 
 /// Leave to go on, charged to a key. Dropping it changes nothing: it was used.
 #[derive(Debug)]
@@ -15,9 +17,9 @@ pub(super) enum Charged {
     /// Its cost is 0, or nobody counted it.
     Nowhere,
     /// In this process, while the server was away.
-    Here(crate::Permit),
+    Here(rate_limit::Permit),
     OnServer {
-        limiter: Arc<Shared>,
+        limiter: Arc<LimiterState>,
         subject: Vec<u8>,
         born: u64,
         charges: PerLimit<Charge>,

@@ -1,8 +1,14 @@
+//! An entry that is lent, until it is acked, dropped, or its lease is over.
+//!
+//! A claim is the end of its lease, as the entry's score on the server: each verb is a script that does nothing
+//! where the score is another. A dropped claim gives its entry back: its [`Delivery`] does, when it is dropped
+//! with it.
+
 use std::{fmt, time::Duration};
 
 use super::{
-    held::{Held, WayBack, to_its_end},
-    shared::lease_micros,
+    delivery::{Delivery, OnDrop, run_to_end},
+    state::lease_micros,
 };
 use crate::redis::Error;
 
@@ -21,13 +27,15 @@ use crate::redis::Error;
 pub struct Claim<K, V> {
     key: K,
     value: V,
-    held: Held,
+    /// Dropped with the claim, it ends the lease by a task: [`OnDrop::EndLease`]. `ack` disarms it.
+    delivery: Delivery,
 }
 
 impl<K, V> Claim<K, V> {
-    pub(super) fn new(key: K, value: V, mut held: Held) -> Self {
-        held.value = ::redis::Value::Nil;
-        Self { key, value, held }
+    pub(super) fn new(key: K, value: V, mut delivery: Delivery) -> Self {
+        // It stays on the server meanwhile, so nothing is to be sent back of it.
+        delivery.value = ::redis::Value::Nil;
+        Self { key, value, delivery }
     }
 
     /// The key of the entry.
@@ -55,15 +63,19 @@ impl<K, V> Claim<K, V> {
     /// A call that is dropped before it was polled drops the claim: the entry is given back. One that is
     /// dropped later may still be carried out; where it is not, the entry comes again when the lease is over.
     pub async fn ack(mut self) -> Result<bool, Error> {
-        let WayBack::Give { lease_end, .. } = std::mem::take(&mut self.held.way_back) else {
+        // From here on it is not given back, whatever happens: it may be acked already.
+        let OnDrop::EndLease { lease_end, .. } = std::mem::take(&mut self.delivery.on_drop) else {
             return Ok(false);
         };
-        let Held { shared, key, .. } = &self.held;
+        let Delivery { state, key, .. } = &self.delivery;
         let lease_end = *lease_end.lock().await;
-        let call = shared.call_with(key, |scripts| &scripts.ack).arg(lease_end);
-        match call.change(&shared.client).await {
+        let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
+        match call.send_once(&state.client).await {
             Ok(is_acked) => Ok(is_acked),
-            Err(error) => Err(shared.blame(error, shared.layout.place(key), Some(key)).await),
+            Err(error) => {
+                let shard = state.layout.shard_of(key);
+                Err(state.name_wrong_type(error, shard, Some(key)).await)
+            }
         }
     }
 
@@ -82,17 +94,19 @@ impl<K, V> Claim<K, V> {
     /// A call that is dropped is carried out all the same, by a task; what is done with the claim next waits
     /// for it.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        let WayBack::Give { lease_end, .. } = &self.held.way_back else { return Ok(false) };
-        let (shared, key) = (self.held.shared.clone(), self.held.key.clone());
+        let OnDrop::EndLease { lease_end, .. } = &self.delivery.on_drop else { return Ok(false) };
+        let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());
+        // Held until the server has answered: what else is done with the claim needs the new number.
         let mut lease_end = lease_end.clone().lock_owned().await;
-        to_its_end(async move {
-            let call = shared.call_with(&key, |scripts| &scripts.extend).arg(*lease_end);
+        run_to_end(async move {
+            let call = state.key_call(&key, |scripts| &scripts.extend).arg(*lease_end);
             let call = call.arg(lease_micros(lease));
-            match call.change::<Option<i64>>(&shared.client).await {
+            match call.send_once::<Option<i64>>(&state.client).await {
                 Ok(Some(end)) => *lease_end = end,
                 Ok(None) => return Ok(false),
                 Err(error) => {
-                    return Err(shared.blame(error, shared.layout.place(&key), Some(&key)).await);
+                    let shard = state.layout.shard_of(&key);
+                    return Err(state.name_wrong_type(error, shard, Some(&key)).await);
                 }
             }
             Ok(true)

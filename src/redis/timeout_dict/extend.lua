@@ -1,3 +1,11 @@
+-- Gives a lease another end, where the claim is not void.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            the key
+-- ARGV[3]            the claim: the end of its lease
+-- ARGV[4]            the lease from now on, in microseconds
+-- Returns the new end, which is the claim from now on; or false.
+
 local key = ARGV[2]
 if not holds(key, ARGV[3]) then
   return false

@@ -1,4 +1,5 @@
-//! Where the entries are on the server, and how their values are written.
+//! Where the entries are on the server, how their values are written, and by which scripts: all in which the two
+//! layouts differ.
 
 use ::redis::{FromRedisValue, Value as Reply};
 use serde::{Serialize, de::DeserializeOwned};
@@ -6,139 +7,96 @@ use serde_json::{Map, Value as Json};
 
 use super::super::{
     Error, Format,
-    names::{Names, SHARDS, shard},
-    script::Script,
+    keyspace::{Keyspace, SHARDS, shard},
 };
+use super::scripts::{COMPAT, SHARDED, Scripts};
 
-/// Where, how, and by which scripts.
+/// One of two: sixteen shards of our own, or the sorted set and hashes of the original class (`compat`).
 pub(super) struct Layout {
-    places: Vec<Place>,
-    values: Values,
+    shards: Vec<ShardKeys>,
+    encoding: ValueEncoding,
     pub(super) scripts: &'static Scripts,
 }
 
-/// The keys of a shard.
-pub(super) struct Place {
+/// The keys of a shard on the server.
+pub(super) struct ShardKeys {
+    /// The sorted set of its keys, by deadline.
     pub(super) index: Vec<u8>,
-    /// What the names of its records begin with.
-    pub(super) stem: Vec<u8>,
+    /// What the names of its records begin with. Scripts append the key, since a call about what is due can't
+    /// name its records beforehand; all are in the index' slot.
+    pub(super) record_prefix: Vec<u8>,
 }
 
-enum Values {
+enum ValueEncoding {
     String(Format),
     /// A hash: a map, or a struct, of strings.
-    Fields,
+    Hash,
 }
-
-pub(super) struct Scripts {
-    pub(super) set: Script,
-    pub(super) set_timeout: Script,
-    pub(super) ttl: Script,
-    pub(super) remove: Script,
-    pub(super) look: Script,
-    pub(super) take: Script,
-    pub(super) put_back: Script,
-    pub(super) claim: Script,
-    pub(super) ack: Script,
-    pub(super) extend: Script,
-    pub(super) give_back: Script,
-    pub(super) clear: Script,
-}
-
-macro_rules! scripts {
-    ($layout:literal: $($verb:ident $file:literal,)*) => {
-        Scripts {
-            $($verb: Script::new(concat!(
-                include_str!($layout),
-                include_str!("entries.lua"),
-                include_str!($file),
-            )),)*
-        }
-    };
-    ($layout:literal) => {
-        scripts! { $layout:
-            set "set.lua",
-            set_timeout "set_timeout.lua",
-            ttl "ttl.lua",
-            remove "remove.lua",
-            look "look.lua",
-            take "take.lua",
-            put_back "put_back.lua",
-            claim "claim.lua",
-            ack "ack.lua",
-            extend "extend.lua",
-            give_back "give_back.lua",
-            clear "clear.lua",
-        }
-    };
-}
-
-static SHARDED: Scripts = scripts!("sharded.lua");
-static ORIGINAL: Scripts = scripts!("original.lua");
 
 impl Layout {
-    pub(super) fn sharded(names: &Names, format: Format) -> Self {
-        let place = |shard| {
-            let index = names.index(shard).to_vec();
-            let stem = [&index[..], b":"].concat();
-            Place { index, stem }
+    pub(super) fn sharded(keyspace: &Keyspace, format: Format) -> Self {
+        let keys_of = |shard| {
+            let index = keyspace.index(shard).to_vec();
+            let record_prefix = [&index[..], b":"].concat();
+            ShardKeys { index, record_prefix }
         };
         Self {
-            places: (0..SHARDS).map(place).collect(),
-            values: Values::String(format),
+            shards: (0..SHARDS).map(keys_of).collect(),
+            encoding: ValueEncoding::String(format),
             scripts: &SHARDED,
         }
     }
 
-    pub(super) fn original(set: String) -> Self {
-        let place = Place { index: set.into_bytes(), stem: Vec::new() };
-        Self { places: vec![place], values: Values::Fields, scripts: &ORIGINAL }
+    pub(super) fn compat(set: String) -> Self {
+        let shard = ShardKeys { index: set.into_bytes(), record_prefix: Vec::new() };
+        Self { shards: vec![shard], encoding: ValueEncoding::Hash, scripts: &COMPAT }
     }
 
-    pub(super) fn places(&self) -> &[Place] {
-        &self.places
+    pub(super) fn shards(&self) -> &[ShardKeys] {
+        &self.shards
     }
 
-    pub(super) fn place(&self, key: &[u8]) -> &Place {
-        match &self.places[..] {
+    pub(super) fn shard_of(&self, key: &[u8]) -> &ShardKeys {
+        match &self.shards[..] {
             [only] => only,
-            places => &places[usize::from(shard(key))],
+            shards => &shards[usize::from(shard(key))],
         }
     }
 
     pub(super) fn record(&self, key: &[u8]) -> Vec<u8> {
-        [&self.place(key).stem[..], key].concat()
+        [&self.shard_of(key).record_prefix[..], key].concat()
     }
 
     /// The command that reads a record.
-    pub(super) fn get(&self) -> &'static str {
-        match self.values {
-            Values::String(_) => "GET",
-            Values::Fields => "HGETALL",
+    pub(super) fn read_command(&self) -> &'static str {
+        match self.encoding {
+            ValueEncoding::String(_) => "GET",
+            ValueEncoding::Hash => "HGETALL",
         }
     }
 
     /// Redis' name of a record's type.
     pub(super) fn record_type(&self) -> &'static str {
-        match self.values {
-            Values::String(_) => "string",
-            Values::Fields => "hash",
+        match self.encoding {
+            ValueEncoding::String(_) => "string",
+            ValueEncoding::Hash => "hash",
         }
     }
 
     /// The value as arguments of a script.
     pub(super) fn encode<V: Serialize>(&self, value: &V) -> Result<Vec<Vec<u8>>, Error> {
-        match self.values {
-            Values::String(format) => Ok(vec![format.encode(value)?]),
-            Values::Fields => fields(value),
+        match self.encoding {
+            ValueEncoding::String(format) => Ok(vec![format.encode(value)?]),
+            ValueEncoding::Hash => to_fields(value),
         }
     }
 
-    /// What a script returned of a value.
-    pub(super) fn args(&self, value: &Reply) -> Vec<Vec<u8>> {
+    /// What a script returned as a value, as the arguments that [`encode`](Layout::encode) makes of it: so what
+    /// was taken goes back as it was, also where it can't be decoded.
+    pub(super) fn args_of(&self, value: &Reply) -> Vec<Vec<u8>> {
         match value {
             Reply::BulkString(bytes) => vec![bytes.clone()],
-            Reply::Array(fields) => fields.iter().flat_map(|field| self.args(field)).collect(),
+            Reply::Array(fields) => fields.iter().flat_map(|field| self.args_of(field)).collect(),
             _ => Vec::new(),
         }
     }
@@ -150,15 +108,18 @@ impl Layout {
     ) -> Result<V, Error> {
         let record = || self.record(key);
         let name = || String::from_utf8_lossy(&record()).into_owned();
-        match (&self.values, value) {
+        match (&self.encoding, value) {
+            // What the scripts give in place of a record of another type.
             (_, Reply::Int(_)) => Err(Error::WrongType { key: name() }),
-            (Values::String(format), Reply::BulkString(bytes)) => format.decode(bytes, record),
+            (ValueEncoding::String(format), Reply::BulkString(bytes)) => {
+                format.decode(bytes, record)
+            }
             _ => from_fields(value).map_err(|source| Error::Decode { key: name(), source }),
         }
     }
 }
 
-fn fields<V: Serialize>(value: &V) -> Result<Vec<Vec<u8>>, Error> {
+fn to_fields<V: Serialize>(value: &V) -> Result<Vec<Vec<u8>>, Error> {
     let refuse = |why: &'static str| Err(Error::Encode(why.into()));
     let value = serde_json::to_value(value).map_err(|error| Error::Encode(error.into()))?;
     let Json::Object(fields) = value else { return refuse("a hash holds a map or a struct") };
@@ -171,6 +132,7 @@ fn fields<V: Serialize>(value: &V) -> Result<Vec<Vec<u8>>, Error> {
             _ => return refuse("the fields of a hash are strings"),
         }
     }
+    // Redis has no empty hash: the entry would be gone.
     if args.is_empty() {
         return refuse("there is no hash without fields");
     }

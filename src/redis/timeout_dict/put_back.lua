@@ -1,5 +1,13 @@
--- What was taken in vain, with its deadline, or with one in so long, unless there is an entry again.
-local key, name = ARGV[2], stem .. ARGV[2]
+-- Puts back what was taken in vain, unless there is an entry again.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            the key
+-- ARGV[3]            the score that it had; empty where it is to be due later instead,
+-- ARGV[4]            in so many microseconds
+-- ARGV[5]            and what follows: its value, as `write` of the layout takes it
+-- Returns whether it did, as 1 or 0.
+
+local key, name = ARGV[2], record_prefix .. ARGV[2]
 if has(name) then
   return 0
 end

@@ -1,4 +1,7 @@
+-- The layout of our own dictionaries; compat.lua is the other. Changes nothing by itself; prelude.lua follows.
+--
 -- A record is a string that holds the value. Scores are microseconds since the Unix epoch.
+
 local TYPE = 'string'
 
 local function score(micros)

@@ -1,6 +1,11 @@
--- As Redis' TTL, in microseconds.
+-- In how long an entry is due. Changes nothing.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- ARGV[2]            the key
+-- Returns microseconds, 0 where it is due or lent; as Redis' TTL -1 without a deadline, -2 without an entry.
+
 local key = ARGV[2]
-if not has(stem .. key) then
+if not has(record_prefix .. key) then
   return -2
 end
 local at = score_of(key)

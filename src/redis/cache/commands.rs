@@ -1,0 +1,260 @@
+//! What each verb of a [`Cache`](super::Cache) sends: one call, which is made here and sent there.
+//!
+//! 1. Without subscribers a record is a plain string with the server's own TTL, and most verbs are plain
+//!    commands. With them (`retention`) every verb is a script, since a record outlives its deadline until
+//!    it was told of: see prelude.lua.
+//! 2. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
+//!    and lives no shorter than its TTL and less than a millisecond longer.
+
+use std::time::Duration;
+
+use super::super::{
+    Client, Error,
+    keyspace::{Keyspace, SHARDS, shard},
+    script::{Call, Script},
+};
+use crate::engine::ttl::When;
+
+/// Beyond it a TTL is for ever: the server's scripts count exactly up to twice as much.
+const LONGEST: u128 = 1 << 52;
+
+const PRELUDE: &str = include_str!("prelude.lua");
+const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
+
+static READ: Script = Script::new([PRELUDE, include_str!("read.lua")]);
+static WRITE: Script = Script::new([PRELUDE, include_str!("write.lua")]);
+static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
+static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
+static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
+static GET_MANY: Script = Script::new([PRELUDE, include_str!("get_many.lua")]);
+static CREATE_GROUP: Script = Script::new([PRELUDE, include_str!("create_group.lua")]);
+static READ_GROUP: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
+static READ_STREAM: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_stream.lua")]);
+
+/// The keys of a cache, and what is sent about them.
+pub(super) struct Commands {
+    pub(super) client: Client,
+    pub(super) keyspace: Keyspace,
+    /// For how many milliseconds an expiration waits for its subscribers; `None` where there are none.
+    retention: Option<u64>,
+    /// For each shard, what has expired and waits for subscribers.
+    streams: Vec<Vec<u8>>,
+}
+
+/// A TTL as the server takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// The value is dead at once, for which Redis has no option: it is not written, or removed.
+    Immediate,
+    /// In milliseconds, at least one.
+    After(u64),
+    /// The value has no deadline.
+    Never,
+}
+
+impl Commands {
+    pub(super) fn new(
+        client: &Client,
+        name: &str,
+        retention: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let keyspace = client.keyspace(name)?;
+        let streams = (0..SHARDS).map(|shard| [keyspace.index(shard), b".expired"].concat());
+        let retention = retention.map(|time| match Expiry::of(time) {
+            Expiry::Immediate => 1,
+            Expiry::After(time) => time,
+            Expiry::Never => LONGEST as u64,
+        });
+        Ok(Self { client: client.clone(), streams: streams.collect(), keyspace, retention })
+    }
+
+    /// Whether expirations are told to subscribers.
+    pub(super) fn has_events(&self) -> bool {
+        self.retention.is_some()
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Call<'_> {
+        match self.retention {
+            None => self.command("GET", key),
+            Some(_) => self.key_script(&READ, key).arg("VALUE"),
+        }
+    }
+
+    /// As of `PTTL`.
+    pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
+        match self.retention {
+            None => self.command("PTTL", key),
+            Some(_) => self.key_script(&READ, key).arg("TTL"),
+        }
+    }
+
+    pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
+        match (self.retention, expiry) {
+            (None, Expiry::Immediate) => self.remove(key),
+            (None, Expiry::After(ttl)) => self.command("GETEX", key).arg("PX").arg(ttl),
+            (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
+            (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
+        }
+    }
+
+    pub(super) fn set(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        let set = |key| self.command("SET", key).arg(value);
+        match (self.retention, expiry) {
+            // What it replaces leaves all the same, and is returned.
+            (None, Expiry::Immediate) => self.remove(key),
+            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
+            (None, Expiry::Never) => set(key).arg("GET"),
+            (Some(_), _) => self.write(key, value, expiry, "SET"),
+        }
+    }
+
+    pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        let set = |key| self.command("SET", key).arg(value).arg("NX");
+        match (self.retention, expiry) {
+            (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
+            (None, Expiry::Never) => set(key),
+            // Dead at once: the script answers whether it could have been set, and leaves nothing.
+            _ => self.write(key, value, expiry, "NX"),
+        }
+    }
+
+    /// `expiry` is for a value that replaces none.
+    pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
+        match (self.retention, expiry) {
+            // What replaces none gets no TTL by it, as it should. Any other TTL needs a look at what is there.
+            (None, Expiry::Never) => self.command("SET", key).arg(value).arg("KEEPTTL").arg("GET"),
+            _ => self.write(key, value, expiry, "KEEPTTL"),
+        }
+    }
+
+    /// Puts `new` where `old` is.
+    pub(super) fn compare_and_swap(&self, key: &[u8], old: &[u8], new: &[u8]) -> Call<'_> {
+        self.key_script(&COMPARE_AND_SWAP, key).arg(old).arg(new)
+    }
+
+    pub(super) fn expire(&self, key: &[u8], expiry: Expiry, when: Option<When>) -> Call<'_> {
+        let how = when.map(|when| match when {
+            When::NoTtl => "NX",
+            When::HasTtl => "XX",
+            When::Later => "GT",
+            When::Sooner => "LT",
+        });
+        match (self.retention, expiry.milliseconds()) {
+            // Without a TTL it is no `PEXPIRE`, and `PERSIST` knows no conditions.
+            (None, Some(ttl)) => self.command("PEXPIRE", key).arg(ttl).arg(how),
+            _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
+        }
+    }
+
+    pub(super) fn extend(&self, key: &[u8], more: Expiry) -> Call<'_> {
+        self.key_script(&EXPIRE, key).arg(more.arg()).arg("EXTEND")
+    }
+
+    pub(super) fn persist(&self, key: &[u8]) -> Call<'_> {
+        match self.retention {
+            None => self.command("PERSIST", key),
+            Some(_) => self.expire(key, Expiry::Never, Some(When::HasTtl)),
+        }
+    }
+
+    pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
+        match self.retention {
+            None => self.command("GETDEL", key),
+            Some(_) => self.remove_with(shard(key), &[key], ""),
+        }
+    }
+
+    pub(super) fn expire_now(&self, key: &[u8]) -> Call<'_> {
+        match self.retention {
+            None => self.remove(key),
+            Some(_) => self.remove_with(shard(key), &[key], "EXPIRE"),
+        }
+    }
+
+    /// The live values of keys of one shard.
+    pub(super) fn get_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
+        keys.iter()
+            .fold(self.shard_script(&GET_MANY, shard, keys), |call, key| call.arg(key.as_ref()))
+    }
+
+    /// Takes keys of one shard out.
+    pub(super) fn remove_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
+        self.remove_with(shard, keys, "")
+    }
+
+    pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
+        self.shard_script::<&[u8]>(&CREATE_GROUP, shard, &[]).arg(group)
+    }
+
+    pub(super) fn ack(&self, shard: u16, group: &str, id: &str) -> Call<'_> {
+        Call::command("XACK", &self.streams[usize::from(shard)]).arg(group).arg(id)
+    }
+
+    /// The caller adds the arguments.
+    pub(super) fn read_group(&self, shard: u16) -> Call<'_> {
+        self.shard_script::<&[u8]>(&READ_GROUP, shard, &[])
+    }
+
+    /// The caller adds the arguments.
+    pub(super) fn read_stream(&self, shard: u16) -> Call<'_> {
+        self.shard_script::<&[u8]>(&READ_STREAM, shard, &[])
+    }
+
+    fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {
+        self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(how)
+    }
+
+    fn remove_with<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K], how: &str) -> Call<'_> {
+        let call = self.shard_script(&REMOVE, shard, keys).arg(how);
+        keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
+    }
+
+    fn command(&self, command: &str, key: &[u8]) -> Call<'_> {
+        Call::command(command, &self.keyspace.record(key))
+    }
+
+    fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
+        self.shard_script(script, shard(key), &[key]).arg(key)
+    }
+
+    /// A script about keys of one shard.
+    fn shard_script<K: AsRef<[u8]>>(
+        &self,
+        script: &'static Script,
+        shard: u16,
+        keys: &[K],
+    ) -> Call<'_> {
+        // The order that the prelude reads `KEYS` in.
+        let mut keys: Vec<_> = keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect();
+        keys.push(self.keyspace.index(shard).to_vec());
+        keys.push(self.streams[usize::from(shard)].clone());
+        script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
+    }
+}
+
+impl Expiry {
+    pub(super) fn of(ttl: Duration) -> Self {
+        // Rounded up, so that it is never shorter.
+        match ttl.as_nanos().div_ceil(1_000_000) {
+            0 => Self::Immediate,
+            ttl if ttl < LONGEST => Self::After(ttl as u64),
+            _ => Self::Never,
+        }
+    }
+
+    /// `None` for a expiry that is for ever.
+    fn milliseconds(self) -> Option<u64> {
+        match self {
+            Self::Immediate => Some(0),
+            Self::After(ttl) => Some(ttl),
+            Self::Never => None,
+        }
+    }
+
+    /// As scripts read it.
+    fn arg(self) -> String {
+        self.milliseconds().map_or_else(String::new, |ttl| ttl.to_string())
+    }
+}

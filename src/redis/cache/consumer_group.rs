@@ -1,0 +1,284 @@
+//! What brings each expiration to one subscriber of a group, at least once: a task for each
+//! [`LosslessEvents`](super::LosslessEvents), which reads events off the streams (`XREADGROUP`), renews their
+//! leases while they are here, and acks them.
+//!
+//! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending
+//! there; whoever polls takes over what is pending longer (`XAUTOCLAIM`).
+
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+
+use futures_util::future::{join_all, try_join_all};
+use serde::de::DeserializeOwned;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep},
+};
+
+use super::{
+    super::{Error, keyspace::SHARDS, script::Call},
+    event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    state::CacheState,
+    stats::Counters,
+};
+use crate::engine::event::Event;
+
+/// How many events wait in this process for their subscriber, at most.
+const CAPACITY: usize = 1_024;
+
+/// Of how many it asks at once of a shard: a script that is long keeps all others waiting.
+const BATCH: usize = 64;
+
+/// In so many polls one trims the streams: it reads what all groups have acked, which is not free.
+const TRIM_EVERY: u64 = 100;
+
+/// What comes to the subscriber.
+pub(super) enum Delivery<K, V> {
+    Event(StreamId, Event<K, V>),
+    Undecodable(StreamId, Error),
+    /// The server did not answer.
+    Unreachable(Error),
+}
+
+/// Where an event is on the server.
+#[derive(Clone, Debug)]
+pub(super) struct StreamId {
+    pub(super) shard: u16,
+    pub(super) entry: String,
+}
+
+/// What the subscriber answers to an event.
+pub(super) enum Acknowledgement {
+    /// It is done with.
+    Ack(StreamId),
+    /// It was never looked at: another subscriber shall have it at once.
+    Nack(StreamId),
+}
+
+/// What a subscriber has of its task. The way back has no bound, since a subscriber is dropped without awaiting.
+pub(super) type Subscription<K, V> =
+    (mpsc::Receiver<Delivery<K, V>>, mpsc::UnboundedSender<Acknowledgement>);
+
+struct ConsumerTask<K, V> {
+    decoder: EventDecoder<K, V>,
+    counters: Arc<Counters>,
+    group: Arc<str>,
+    lease: Duration,
+    /// `None` once the subscription is to end: nothing new is taken then.
+    deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
+    acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
+    shards: Vec<ShardConsumer>,
+    polls: u64,
+    leases_renewed: Instant,
+    /// The server did not answer the last time. The subscriber is told once, not at each poll.
+    is_unreachable: bool,
+}
+
+/// What this subscriber has of a shard, and what the server has not heard of it yet.
+struct ShardConsumer {
+    /// Where to go on looking for leases that are over.
+    cursor: String,
+    /// Ids of what is in this process and not acknowledged.
+    leased: BTreeSet<String>,
+    /// Ids that the next poll tells the server. They stay until it has answered, as it may not have heard them;
+    /// to tell it twice changes nothing.
+    acked: Vec<String>,
+    nacked: Vec<String>,
+}
+
+/// What `read_group.lua` answers: the server's time, entries, whether there are more, and the cursor.
+type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String);
+
+/// Joins a group, which is made where it is new.
+pub(super) async fn join<K, V>(
+    state: &CacheState<K, V>,
+    group: &str,
+) -> Result<Subscription<K, V>, Error>
+where
+    K: DeserializeOwned + Send + 'static,
+    V: DeserializeOwned + Send + 'static,
+{
+    let commands = &state.commands;
+    let creations = (0..SHARDS)
+        .map(|shard| commands.create_group(shard, group).send_idempotent::<bool>(&commands.client));
+    try_join_all(creations).await?;
+    let (deliveries, delivered) = mpsc::channel(CAPACITY);
+    let (acknowledge, acknowledgements) = mpsc::unbounded_channel();
+    let task = ConsumerTask {
+        decoder: state.event_decoder(),
+        counters: state.counters.clone(),
+        group: group.into(),
+        lease: state.lease,
+        deliveries: Some(deliveries),
+        acknowledgements,
+        shards: (0..SHARDS).map(|_| ShardConsumer::default()).collect(),
+        polls: 0,
+        leases_renewed: Instant::now(),
+        is_unreachable: false,
+    };
+    tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
+    Ok((delivered, acknowledge))
+}
+
+impl<K, V> ConsumerTask<K, V>
+where
+    K: DeserializeOwned + Send + 'static,
+    V: DeserializeOwned + Send + 'static,
+{
+    async fn run(mut self, poll_every: Duration, mut stop: watch::Receiver<bool>) {
+        while let Some(deliveries) = self.deliveries.clone() {
+            // The sender of `stop` leaves with the last handle of the cache.
+            let is_stopped =
+                *stop.borrow() || stop.has_changed().is_err() || deliveries.is_closed();
+            if is_stopped {
+                // What is in the channel still comes to the subscriber, which sees the end after it.
+                self.deliveries = None;
+                break;
+            }
+            while let Ok(acknowledgement) = self.acknowledgements.try_recv() {
+                self.settle(acknowledgement);
+            }
+            // No more than the channel has room for, whatever the shards have: what is read is delivered, or its
+            // lease would be renewed here while nobody can have it.
+            let room = (deliveries.capacity() / self.shards.len()).min(BATCH);
+            if self.poll(room).await && deliveries.capacity() >= self.shards.len() {
+                continue;
+            }
+            tokio::select! {
+                _ = stop.wait_for(|is_stopped| *is_stopped) => {}
+                () = deliveries.closed() => {}
+                () = sleep(poll_every) => {}
+            }
+        }
+        // Leases are renewed and acks are sent for as long as somebody holds what came.
+        loop {
+            tokio::select! {
+                acknowledgement = self.acknowledgements.recv() => match acknowledgement {
+                    Some(acknowledgement) => self.settle(acknowledgement),
+                    None => break,
+                },
+                () = sleep(poll_every) => {
+                    self.poll(0).await;
+                }
+            }
+        }
+        self.poll(0).await;
+    }
+
+    /// Nothing is sent: the next poll tells the server of all of them.
+    fn settle(&mut self, acknowledgement: Acknowledgement) {
+        let (id, is_ack) = match acknowledgement {
+            Acknowledgement::Ack(id) => (id, true),
+            Acknowledgement::Nack(id) => (id, false),
+        };
+        let shard = &mut self.shards[usize::from(id.shard)];
+        if shard.leased.remove(&id.entry) {
+            let ids = if is_ack { &mut shard.acked } else { &mut shard.nacked };
+            ids.push(id.entry);
+        }
+    }
+
+    /// Asks all shards once, and takes up to `room` events from each; whether more may be had at once.
+    async fn poll(&mut self, room: usize) -> bool {
+        self.polls += 1;
+        // Two polls may fail before a lease is over.
+        let renews = self.leases_renewed.elapsed() >= self.lease / 3;
+        if renews {
+            self.leases_renewed = Instant::now();
+        }
+        // Nothing is taken, and nothing is to be said.
+        if room == 0 && !renews && self.shards.iter().all(ShardConsumer::is_in_step) {
+            return false;
+        }
+        let polls = self.shards.iter().zip(0..).map(async |(shard, number)| {
+            let call = self.call(shard, number, room, renews);
+            // Never again without a new poll: what the lost answer held comes when its lease is over.
+            let answer = call.send_once::<ReadGroupReply>(&self.decoder.commands.client).await;
+            (answer, Instant::now())
+        });
+        let answers = join_all(polls).await;
+        let mut more = false;
+        let mut failure = None;
+        for (number, (answer, local)) in (0..).zip(answers) {
+            match answer {
+                Ok((server, entries, has_more, cursor)) => {
+                    self.shards[usize::from(number)].heard(cursor);
+                    more |= has_more;
+                    let now = ClockPair { server, local };
+                    for entry in entries {
+                        self.deliver(number, entry.into(), now);
+                    }
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        let was_unreachable = mem::replace(&mut self.is_unreachable, failure.is_some());
+        if let (Some(error), Some(deliveries), false) = (failure, &self.deliveries, was_unreachable)
+        {
+            // Without room it is left out: who is so far behind has seen none for long.
+            let _ = deliveries.try_send(Delivery::Unreachable(error));
+        }
+        more && !self.is_unreachable
+    }
+
+    /// In the order in which `read_group.lua` reads its arguments.
+    fn call(&self, shard: &ShardConsumer, number: u16, room: usize, renews: bool) -> Call<'_> {
+        let renewed = if renews { shard.leased.len() } else { 0 };
+        let call = self
+            .decoder
+            .commands
+            .read_group(number)
+            .arg(&*self.group)
+            .arg(self.lease.as_millis().to_string())
+            .arg(room)
+            .arg(&shard.cursor)
+            .arg(u8::from(self.polls.is_multiple_of(TRIM_EVERY)))
+            .arg(shard.acked.len())
+            .arg(shard.nacked.len())
+            .arg(renewed)
+            .arg(&shard.acked)
+            .arg(&shard.nacked);
+        shard.leased.iter().take(renewed).fold(call, |call, id| call.arg(id))
+    }
+
+    fn deliver(&mut self, shard: u16, record: EventRecord, now: ClockPair) {
+        let id = StreamId { shard, entry: record.id.clone() };
+        let delivery = match self.decoder.decode(&record, now) {
+            Ok(event) => Delivery::Event(id, event),
+            Err(error) => Delivery::Undecodable(id, error),
+        };
+        let shard = &mut self.shards[usize::from(shard)];
+        // Where our own lease was over, it is here already.
+        if !shard.leased.insert(record.id.clone()) {
+            return;
+        }
+        let sent = self.deliveries.as_ref().map(|deliveries| deliveries.try_send(delivery));
+        if matches!(sent, Some(Ok(()))) {
+            self.counters.event();
+        } else {
+            // The subscription has just ended.
+            shard.leased.remove(&record.id);
+            shard.nacked.push(record.id);
+        }
+    }
+}
+
+impl ShardConsumer {
+    /// The server has answered, so it knows all that it was told.
+    fn heard(&mut self, cursor: String) {
+        self.cursor = cursor;
+        self.acked.clear();
+        self.nacked.clear();
+    }
+
+    /// Whether the server knows all.
+    fn is_in_step(&self) -> bool {
+        self.acked.is_empty() && self.nacked.is_empty()
+    }
+}
+
+impl Default for ShardConsumer {
+    fn default() -> Self {
+        let cursor = "0-0".to_owned();
+        Self { cursor, leased: BTreeSet::new(), acked: Vec::new(), nacked: Vec::new() }
+    }
+}

@@ -1,0 +1,13 @@
+-- Makes a group, where it is new: it is told what is put on the stream from now on.
+--
+-- KEYS      as in prelude.lua, no record
+-- ARGV[2]   the group
+-- Returns 1 where it was new, else 0.
+
+local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], '$', 'MKSTREAM')
+if made.err then
+    return string.find(made.err, 'BUSYGROUP', 1, true) and 0 or made
+end
+-- As with each entry: a stream that nothing is put on would stay for ever.
+redis.call('PEXPIRE', stream, whole(retention))
+return 1

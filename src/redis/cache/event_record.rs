@@ -1,0 +1,90 @@
+//! An expiration as the server's streams hold it, and how an [`Event`] is made of it.
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::{
+    super::{Error, Format, codec::decode_key},
+    commands::Commands,
+};
+use crate::engine::event::{Cause, Event};
+
+/// An entry of a stream as the server answers it: its id, then names and values in turns.
+pub(super) type StreamEntry = (String, Vec<Vec<u8>>);
+
+/// An expiration, as `tell` of `prelude.lua` has written it.
+pub(super) struct EventRecord {
+    /// The milliseconds at which it was put on the stream, and a number.
+    pub(super) id: String,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// In the server's milliseconds.
+    deadline: u64,
+}
+
+/// Makes events of records.
+pub(super) struct EventDecoder<K, V> {
+    pub(super) commands: Arc<Commands>,
+    pub(super) format: Format,
+    pub(super) types: PhantomData<fn() -> (K, V)>,
+}
+
+/// One moment, on the server's clock and on this process's own. What the server says of other moments is
+/// counted from it, as the two clocks need not agree.
+#[derive(Clone, Copy)]
+pub(super) struct ClockPair {
+    /// In milliseconds.
+    pub(super) server: u64,
+    pub(super) local: Instant,
+}
+
+impl From<StreamEntry> for EventRecord {
+    fn from((id, fields): StreamEntry) -> Self {
+        let mut record = Self { id, key: Vec::new(), value: Vec::new(), deadline: 0 };
+        let mut fields = fields.into_iter();
+        while let (Some(name), Some(field)) = (fields.next(), fields.next()) {
+            match &name[..] {
+                b"key" => record.key = field,
+                b"value" => record.value = field,
+                b"deadline" => record.deadline = number(&field),
+                // A later release may say more.
+                _ => {}
+            }
+        }
+        record
+    }
+}
+
+impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
+    pub(super) fn decode(
+        &self,
+        record: &EventRecord,
+        now: ClockPair,
+    ) -> Result<Event<K, V>, Error> {
+        let told_at = record.id.split('-').next().and_then(|at| at.parse().ok());
+        let name = || self.commands.keyspace.record(&record.key);
+        Ok(Event {
+            key: decode_key(&record.key)?,
+            value: self.format.decode(&record.value, name)?,
+            cause: Cause::Expired,
+            deadline: now.instant(record.deadline),
+            at: told_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
+        })
+    }
+}
+
+impl ClockPair {
+    fn instant(self, milliseconds: u64) -> Option<Instant> {
+        let since = |from: u64, to: u64| Duration::from_millis(from.saturating_sub(to));
+        // One of the two is zero.
+        self.local
+            .checked_sub(since(self.server, milliseconds))?
+            .checked_add(since(milliseconds, self.server))
+    }
+}
+
+fn number(digits: &[u8]) -> u64 {
+    std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}

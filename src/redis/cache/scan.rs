@@ -1,0 +1,210 @@
+//! What walks all entries of a cache (`SCAN`): iteration, counting, and [`clear`](Cache::clear).
+
+use std::collections::{HashSet, VecDeque};
+
+use ::redis::{FromRedisValue, Value, cmd};
+use futures_core::Stream;
+use futures_util::{
+    StreamExt,
+    future::try_join_all,
+    stream::{BoxStream, try_unfold},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    super::{
+        Error,
+        client::Node,
+        codec::decode_key,
+        keyspace::{SHARDS, shard},
+    },
+    Cache,
+    commands::Commands,
+};
+
+/// How many keys a server looks at in one call.
+const PAGE: usize = 1_000;
+
+/// A live entry as bytes, its key and its value, and the cache that decodes them.
+type RawEntry<K, V> = (Cache<K, V>, Vec<u8>, Vec<u8>);
+
+/// How far `SCAN` has come, on one server after the other.
+struct ScanCursor {
+    /// Those that are still to be asked; `None` before the first call.
+    nodes: Option<Vec<Node>>,
+    cursor: u64,
+    /// A server may find a key twice, when its table grows or shrinks meanwhile.
+    seen: HashSet<Vec<u8>>,
+}
+
+impl<K, V> Cache<K, V>
+where
+    K: Serialize + DeserializeOwned + Send + Sync + 'static,
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+{
+    /// The live entries, in no order (Redis: `SCAN`, `MGET`).
+    ///
+    /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
+    /// meanwhile may or may not. The server looks at **all its keys**, a thousand a round trip, and in a
+    /// cluster all servers do, one after the other; the keys that came are kept here, so that none comes
+    /// twice. It is for maintenance, not for requests. What another program put under a key and is no string is
+    /// passed over.
+    ///
+    /// ```no_run
+    /// use fleeting::redis::Cache;
+    /// use futures_util::StreamExt;
+    ///
+    /// # async fn f(sessions: Cache<String, u64>) -> Result<(), fleeting::redis::Error> {
+    /// let mut entries = sessions.iter();
+    /// while let Some(entry) = entries.next().await {
+    ///     let (user, id) = entry?;
+    ///     println!("{user}: {id}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An item is an error where an entry can't be decoded, or the server can't be asked, which is the last
+    /// item then.
+    #[doc(alias = "SCAN")]
+    pub fn iter(&self) -> impl Stream<Item = Result<(K, V), Error>> + Send + Unpin + use<K, V> {
+        self.raw_entries().map(|entry| {
+            let (cache, key, value) = entry?;
+            Ok((decode_key(&key)?, cache.state.decode(&key, &value)?))
+        })
+    }
+
+    /// The keys of [`iter`](Cache::iter), for as much.
+    pub fn keys(&self) -> impl Stream<Item = Result<K, Error>> + Send + Unpin + use<K, V> {
+        self.raw_entries().map(|entry| decode_key(&entry?.1))
+    }
+
+    /// The values of [`iter`](Cache::iter).
+    pub fn values(&self) -> impl Stream<Item = Result<V, Error>> + Send + Unpin + use<K, V> {
+        self.iter().map(|entry| entry.map(|(_, value)| value))
+    }
+
+    /// Entries on the server: live, or dead and not yet told of to subscribers (Redis: `SCAN`).
+    ///
+    /// The server looks at all its keys, as for [`iter`](Cache::iter).
+    pub async fn len(&self) -> Result<usize, Error> {
+        let mut scan = ScanCursor::new();
+        while scan.next_page(self.commands()).await?.is_some() {}
+        Ok(scan.seen.len())
+    }
+
+    /// Whether nothing is on the server. The server looks at its keys until it finds one.
+    pub async fn is_empty(&self) -> Result<bool, Error> {
+        let mut scan = ScanCursor::new();
+        while let Some(keys) = scan.next_page(self.commands()).await? {
+            if !keys.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes everything out that is there from begin to end of the call (Redis: `SCAN`, `UNLINK`).
+    ///
+    /// The server looks at all its keys, as for [`iter`](Cache::iter): one round trip a thousand keys, and one
+    /// more for those that are of this cache. What is dead and was not told of is told of.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it is done has taken some of the entries out.
+    pub async fn clear(&self) -> Result<(), Error> {
+        let mut scan = ScanCursor::new();
+        while let Some(keys) = scan.next_page(self.commands()).await? {
+            let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
+                self.commands().remove_many(shard, &keys).send_once::<Value>(self.client()).await
+            });
+            try_join_all(clears).await?;
+        }
+        Ok(())
+    }
+
+    /// The live entries as bytes.
+    fn raw_entries(&self) -> BoxStream<'static, Result<RawEntry<K, V>, Error>> {
+        let begin = (self.clone(), ScanCursor::new(), VecDeque::new());
+        try_unfold(begin, async |(cache, mut scan, mut found)| {
+            loop {
+                if let Some((key, value)) = found.pop_front() {
+                    return Ok(Some(((cache.clone(), key, value), (cache, scan, found))));
+                }
+                let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
+                found = cache.live_values_of(keys).await?;
+            }
+        })
+        .boxed()
+    }
+
+    /// The live ones of `keys`, with their values.
+    async fn live_values_of(
+        &self,
+        keys: Vec<Vec<u8>>,
+    ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, Error> {
+        let pages = by_shard(keys).into_iter().map(async |(shard, keys)| {
+            let call = self.commands().get_many(shard, &keys);
+            let values: Vec<Option<Vec<u8>>> = call.send_idempotent(self.client()).await?;
+            Ok::<_, Error>(keys.into_iter().zip(values))
+        });
+        let pages = try_join_all(pages).await?;
+        let entries = pages.into_iter().flatten();
+        Ok(entries.filter_map(|(key, value)| Some((key, value?))).collect())
+    }
+}
+
+impl ScanCursor {
+    fn new() -> Self {
+        Self { nodes: None, cursor: 0, seen: HashSet::new() }
+    }
+
+    /// The keys of the next records, none of which came before; `None` after the last.
+    async fn next_page(&mut self, commands: &Commands) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let nodes = match &mut self.nodes {
+            Some(nodes) => nodes,
+            None => self.nodes.insert(commands.client.nodes().await?),
+        };
+        let Some(node) = nodes.last().copied() else { return Ok(None) };
+        let mut scan = cmd("SCAN");
+        scan.arg(self.cursor)
+            .arg("MATCH")
+            .arg(commands.keyspace.scan_pattern())
+            .arg("COUNT")
+            .arg(PAGE);
+        let answer = commands.client.send_to(node, &scan).await?;
+        let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
+            .map_err(|error| Error::Server(error.into()))?;
+        // So says a server that its keys are through.
+        if cursor == 0 {
+            nodes.pop();
+        }
+        self.cursor = cursor;
+        let mut keys = Vec::new();
+        for record in records {
+            // The pattern also finds what only looks like a record: of a shard that the key is not in, say.
+            let key = commands
+                .keyspace
+                .key_of(&record)
+                .filter(|key| commands.keyspace.record(key) == record);
+            if let Some(key) = key
+                && self.seen.insert(key.to_vec())
+            {
+                keys.push(key.to_vec());
+            }
+        }
+        Ok(Some(keys))
+    }
+}
+
+/// Together, what one script can be about: the keys of a script must be in one slot.
+fn by_shard(keys: Vec<Vec<u8>>) -> Vec<(u16, Vec<Vec<u8>>)> {
+    let mut shards: Vec<_> = (0..SHARDS).map(|shard| (shard, Vec::new())).collect();
+    for key in keys {
+        shards[usize::from(shard(&key))].1.push(key);
+    }
+    shards.retain(|(_, keys)| !keys.is_empty());
+    shards
+}

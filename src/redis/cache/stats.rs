@@ -1,0 +1,52 @@
+//! What the handles of a cache in this process have seen: hits and misses, and the events that came.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Calls of `get` and `get_ex` that found a live value.
+    pub hits: u64,
+    /// Calls of `get` and `get_ex` that found none.
+    pub misses: u64,
+    /// Expirations that came to this process, whether to [`Events`](super::Events), once for all of them, or
+    /// to [`LosslessEvents`](super::LosslessEvents).
+    pub events: u64,
+    /// Expirations that [`Events`](super::Events) missed on the server.
+    pub missed: u64,
+}
+
+/// Counted one by one, without an order between them: a snapshot may have an event whose hit it misses.
+#[derive(Default)]
+pub(super) struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    events: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a read as a hit or a miss.
+    pub(super) fn read<T>(&self, value: &Option<T>) {
+        let counter = if value.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn event(&self) {
+        self.events.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn missed(&self, events: u64) {
+        self.missed.fetch_add(events, Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            events: self.events.load(Relaxed),
+            missed: self.missed.load(Relaxed),
+        }
+    }
+}

@@ -1,1 +1,0 @@
-return redis.call('ZREM', key, ARGV[2])

@@ -1,1 +1,0 @@
-return redis.call('ZREMRANGEBYSCORE', key, ARGV[2], ARGV[3])

@@ -1,1 +1,0 @@
-return redis.call('ZSCORE', key, ARGV[2])

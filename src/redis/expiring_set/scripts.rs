@@ -1,0 +1,57 @@
+//! The scripts of a set, one a verb. Each begins with the layout of the scores, and `prelude.lua`, by which the
+//! dead leave before anything else is done.
+
+use super::scores::ScoreUnit;
+use crate::redis::script::Script;
+
+/// `KEYS` and `ARGV[1]` are those of `prelude.lua`.
+pub(super) struct Scripts {
+    /// `ARGV`: a score, `1` to take the place of all that have it, and members.
+    pub(super) push: Script,
+    /// `ARGV`: the ends of a range of scores, and how many members at most, -1 for all.
+    pub(super) range: Script,
+    /// The member with the lowest score, and that; nothing where the set is empty.
+    pub(super) pop: Script,
+    /// `ARGV`: a member, and its score.
+    pub(super) put_back: Script,
+    /// `ARGV`: a member. Whether it was there.
+    pub(super) remove: Script,
+    /// `ARGV`: the ends of a range of scores. How many members had such.
+    pub(super) remove_range: Script,
+    /// `ARGV`: a member.
+    pub(super) score: Script,
+    pub(super) len: Script,
+}
+
+pub(super) fn scripts(unit: ScoreUnit) -> &'static Scripts {
+    static MILLIS: Scripts = Scripts::new(include_str!("millis.lua"));
+    static SECONDS: Scripts = Scripts::new(include_str!("seconds.lua"));
+    match unit {
+        ScoreUnit::Millis => &MILLIS,
+        ScoreUnit::Seconds => &SECONDS,
+    }
+}
+
+impl Scripts {
+    const fn new(layout: &'static str) -> Self {
+        let prelude = include_str!("prelude.lua");
+        Self {
+            push: Script::new([layout, prelude, include_str!("push.lua")]),
+            range: Script::new([
+                layout,
+                prelude,
+                "return redis.call('ZRANGEBYSCORE', key, ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])",
+            ]),
+            pop: Script::new([layout, prelude, "return redis.call('ZPOPMIN', key)"]),
+            put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
+            remove: Script::new([layout, prelude, "return redis.call('ZREM', key, ARGV[2])"]),
+            remove_range: Script::new([
+                layout,
+                prelude,
+                "return redis.call('ZREMRANGEBYSCORE', key, ARGV[2], ARGV[3])",
+            ]),
+            score: Script::new([layout, prelude, "return redis.call('ZSCORE', key, ARGV[2])"]),
+            len: Script::new([layout, prelude, "return redis.call('ZCARD', key)"]),
+        }
+    }
+}

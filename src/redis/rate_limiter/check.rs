@@ -1,0 +1,136 @@
+//! How a check is decided: by itself where the cost says it all, by a denial that still holds, by the server,
+//! or, where that fails, by [`OnError`](super::OnError).
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    super::Error,
+    deny_cache::Denial,
+    on_error::{Fallback, FallbackDecision},
+    permit::{Charged, Permit},
+    protocol::{self, Outcome, Remaining, Reply},
+    state::LimiterState,
+    stats::Counters,
+};
+use crate::{
+    engine::coop,
+    rate_limit::{Limit, Limited, PerLimit},
+};
+
+/// What was decided of a call.
+pub(super) struct Decision {
+    pub(super) outcome: Result<Permit, Limited>,
+    /// Of each limit; nothing where nobody knows.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "the layer tells of it"))]
+    pub(super) remaining: PerLimit<Remaining>,
+}
+
+impl LimiterState {
+    /// Charges `cost`, by the limiter's own limits where there is no plan, or tells when to come again.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        subject: Vec<u8>,
+        cost: u32,
+        plan: Option<&[Limit]>,
+    ) -> Result<Decision, Error> {
+        coop::proceed().await;
+        let limits = plan.unwrap_or(&self.limits);
+        if let Some(decision) = without_counting(limits, cost) {
+            return Ok(decision);
+        }
+        // Before the server is asked: what is kept of its answer counts from here, and is not kept where the
+        // subject changed meanwhile.
+        let asked_at = Instant::now();
+        let lookup = self.deny_cache.as_ref().map(|cache| (cache, cache.look_up(&subject)));
+        let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
+        let (denial, is_known) = found.unwrap_or_default();
+        if let Some(denial) = denial {
+            self.counters.denied.add(1);
+            self.counters.denied_locally.add(1);
+            return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
+        }
+        let args = self.limit_args_of(plan);
+        let call = protocol::check(self.window, &subject, cost, &args);
+        // Once: a second check would charge a second time.
+        let answer = call.within(self.timeout).send_once(&self.client);
+        let Reply { outcome, remaining } = match self.ask_limits(answer, cost, &args).await {
+            Ok(reply) => reply,
+            Err(error) => return self.decide_without_server(error, &subject, cost, limits).await,
+        };
+        let outcome = match outcome {
+            Outcome::Charged { born, charges } => {
+                self.counters.admitted.add(1);
+                // What other costs were denied until has moved.
+                if is_known {
+                    self.forget_denials(&subject);
+                }
+                let least = remaining.iter().map(|quota| quota.remaining).min();
+                let limiter = Arc::clone(self);
+                Ok(Permit {
+                    charged: Charged::OnServer { limiter, subject, born, charges },
+                    remaining: least.unwrap_or(u32::MAX),
+                })
+            }
+            Outcome::Denied { limit, wait } => {
+                self.counters.denied.add(1);
+                let ready = Instant::now().checked_add(wait).map(Into::into);
+                let limited = Limited { limit: limits[limit].clone(), cost, ready };
+                if let Some((cache, at)) = lookup
+                    && let Some(until) = asked_at.checked_add(wait)
+                {
+                    let (limited, remaining) = (limited.clone(), remaining.clone());
+                    let plan = plan.map(Into::into);
+                    cache.keep(at, &subject, Denial { limited, remaining, plan, until });
+                }
+                Err(limited)
+            }
+        };
+        Ok(Decision { outcome, remaining })
+    }
+
+    async fn decide_without_server(
+        &self,
+        error: Error,
+        subject: &[u8],
+        cost: u32,
+        limits: &[Limit],
+    ) -> Result<Decision, Error> {
+        if !Fallback::is_for(&error) {
+            return Err(error);
+        }
+        self.counters.by_policy.add(1);
+        let decision = match self.fallback.decide(error, subject, cost, limits).await? {
+            FallbackDecision::Uncounted => uncounted(),
+            FallbackDecision::Local(outcome, remaining) => {
+                let outcome = outcome.map(|permit| {
+                    let remaining = permit.remaining();
+                    Permit { charged: Charged::Here(permit), remaining }
+                });
+                Decision { outcome, remaining }
+            }
+        };
+        let Counters { admitted, denied, .. } = &self.counters;
+        if decision.outcome.is_ok() {
+            admitted.add(1)
+        } else {
+            denied.add(1)
+        };
+        Ok(decision)
+    }
+}
+
+/// What costs nothing, or more than a quota: the server is not asked about it.
+fn without_counting(limits: &[Limit], cost: u32) -> Option<Decision> {
+    if let Some(limit) = limits.iter().find(|limit| limit.quota() < cost) {
+        let outcome = Err(Limited { limit: limit.clone(), cost, ready: None });
+        return Some(Decision { outcome, remaining: PerLimit::Many([].into()) });
+    }
+    (cost == 0 || limits.is_empty()).then(uncounted)
+}
+
+fn uncounted() -> Decision {
+    let permit = Permit { charged: Charged::Nowhere, remaining: u32::MAX };
+    Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) }
+}

@@ -1,0 +1,174 @@
+-- Window::Log: the times of the calls that passed. One counts for `per` from its time on, so the window is
+-- (now - per, now]. All limits count the same calls, each from its own head on. The step has no meaning here.
+--
+-- KEYS, ARGV and what is returned are those of prelude.lua. A mark is a call's number since the birth of the state.
+--
+-- The state: '\1L'; its birth, the time of the last charge, when the key may leave, how many calls were cut off
+-- at the front, and how many there were in all; how many limits there are (two bytes). Then for each limit its
+-- per, its head, that call's time, and the units in use (four); then for each call its time and its units
+-- (four). What leaves is passed by a head, and cut off when it is as much as stays.
+--
+-- A head is never a call that was taken back; where nothing is in use, it is past the last.
+
+-- A state up to this byte is read and written as a whole. A longer one grows at its end.
+local SMALL = '511'
+-- So many calls are read at a time.
+local MANY = 64
+
+local state = call('GETRANGE', key, '0', SMALL)
+local length = #state
+local kind, born, last, dies, dropped, tail, counted = 0x4c01, clock, 0, 0, 0, 0, 0
+if length > 0 then
+  if length < 44 then return redis.error_reply(foreign) end
+  kind, born, last, dies, dropped, tail, counted = unpack('<HdddddH', state)
+  if kind ~= 0x4c01 then return redis.error_reply(foreign) end
+end
+local size = 44 + 28 * counted
+if length > 0 and length < size then
+  state = call('GETRANGE', key, 0, size - 1)
+  length = size
+end
+local now = clock > last and clock or last
+local is_whole = length == 0 or length == size + 12 * (tail - dropped)
+
+-- For each limit: its head, that call's time, and the units in use.
+local found = {}
+local longest, is_settled = 0, verb ~= 'r'
+for i = 1, is_settled and limits or 0 do
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local known, head, since, used = 0, 0, 0, 0
+  if i <= counted then known, head, since, used = unpack('<dddI4', state, 17 + 28 * i) end
+  found[i] = {head, since, used}
+  if per > longest then longest = per end
+  -- Whether all that counts is known, nothing has left, and there is room.
+  is_settled = is_settled and known == per and (head == tail or since > now - per)
+    and used + cost <= quota
+end
+
+local entry, seek
+if not is_settled then
+  local buffer, first, place = state, dropped, size
+  -- The time and the units of a call.
+  entry = function(index)
+    local at = place + 12 * (index - first) + 1
+    if index < first or at + 11 > #buffer then
+      place, first = 0, index
+      local start = size + 12 * (index - dropped)
+      buffer = call('GETRANGE', key, start, start + 12 * MANY - 1)
+      at = 1
+    end
+    return unpack('<dI4', buffer, at)
+  end
+
+  -- The first call from `head` on of which something is left, and its time.
+  seek = function(head)
+    while head < tail do
+      local at, units = entry(head)
+      if units > 0 then return head, at end
+      head = head + 1
+    end
+    return tail, 0
+  end
+end
+
+if verb == 'r' then
+  local index, amount = unpack('<dd', args, 10)
+  if length == 0 or cost ~= born or index < dropped then return 0 end
+  local at, units = entry(index)
+  local back = math.min(units, amount)
+  local slots = {sub(state, 1, 44)}
+  for i = 1, counted do
+    local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
+    if head <= index then
+      used = used - back
+      if head == index and back == units then head, since = seek(head + 1) end
+    end
+    slots[i + 1] = pack('<dddI4', per, head, since, used)
+  end
+  call('SETRANGE', key, size + 12 * (index - dropped), pack('<dI4', at, units - back))
+  call('SETRANGE', key, '0', table.concat(slots))
+  return 1
+end
+
+local which, ready = 0, 0
+for i = 1, is_settled and 0 or limits do
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local limit = found[i]
+  local head, since, used = limit[1], limit[2], limit[3]
+  if i > counted or unpack('<d', state, 17 + 28 * i) ~= per then
+    -- Another plan: all is counted anew.
+    head, since = seek(dropped)
+    used = 0
+    for index = head, tail - 1 do
+      local _, units = entry(index)
+      used = used + units
+    end
+  end
+  while head < tail and since <= now - per do
+    local _, units = entry(head)
+    used = used - units
+    head, since = seek(head + 1)
+  end
+  local excess, index = used + cost - quota, head
+  while excess > 0 do
+    local at, units = entry(index)
+    excess, index = excess - units, index + 1
+    if excess <= 0 and at + per > ready then which, ready = i, at + per end
+  end
+  found[i] = {head, since, used}
+end
+
+local charged = which == 0 and verb == 'c'
+local reply, slots, start = pack('<dd', which, which == 0 and born or ready - clock), '', tail
+for i = 1, limits do
+  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local limit = found[i]
+  local head, since, used = limit[1], limit[2], limit[3]
+  if charged then
+    if head == tail then since = now end
+    used = used + cost
+    slots = slots .. pack('<dddI4', per, head, since, used)
+    if head < start then start = head end
+  end
+  local more = -1
+  if used > quota then
+    -- A plan of a smaller quota finds more in use than it has.
+    local excess, index = used + 1 - quota, head
+    repeat
+      local at, units = entry(index)
+      more, excess, index = at + per - clock, excess - units, index + 1
+    until excess <= 0
+  elseif used > 0 then
+    more = since + per - clock
+  end
+  reply = reply .. pack('<ddd', tail, used < quota and quota - used or 0, more)
+end
+
+if charged then
+  local gone, stay = start - dropped, tail - start
+  local expires = now + longest > dies
+  -- An eighth of the window later than it has to be, so that it is seldom said anew.
+  if expires then dies = now + longest * 1.125 end
+  local rewrites = is_whole or limits ~= counted or (gone >= MANY and gone >= stay)
+  if rewrites then dropped = start end
+  local head = pack('<HdddddH', kind, born, now, dies, dropped, tail + 1, limits) .. slots
+  local new = pack('<dI4', now, cost)
+  if rewrites then
+    local rest = ''
+    if is_whole then
+      rest = sub(state, size + 12 * gone + 1)
+    elseif stay > 0 then
+      rest = call('GETRANGE', key, size + 12 * gone, -1)
+    end
+    if expires then
+      call('SET', key, head .. rest .. new, 'PXAT', string.format('%d', dies / 1000 + 1))
+    else
+      call('SET', key, head .. rest .. new, 'KEEPTTL')
+    end
+  else
+    call('APPEND', key, new)
+    call('SETRANGE', key, '0', head)
+    if expires then call('PEXPIREAT', key, string.format('%d', dies / 1000 + 1)) end
+  end
+end
+return reply

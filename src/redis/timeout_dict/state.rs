@@ -1,0 +1,111 @@
+//! What all clones of a handle share, and the calls about one entry that none of the verbs sends: those by
+//! which entries go back, and the search for a key of another type.
+
+use std::time::Duration;
+
+use ::redis::Value as Reply;
+use tokio::sync::Mutex;
+
+use super::{
+    layout::{Layout, ShardKeys},
+    scripts::Scripts,
+};
+use crate::redis::{
+    Client, Error,
+    script::{Call, Script},
+};
+
+/// What is taken from a record of another type, or can't be decoded, is due again after this.
+pub(super) const DUE_AGAIN: Duration = Duration::from_secs(60);
+
+/// A deadline from here on is none: from it on, not each microsecond has a score.
+pub(super) const NEVER: u64 = 1 << 53;
+
+/// In microseconds, 35 years. All ends are exact, as seconds too (with the fraction that `compat` writes), since they
+/// tell claims apart.
+const LONGEST_LEASE: u64 = 1 << 50;
+
+pub(super) struct DictState {
+    pub(super) client: Client,
+    pub(super) layout: Layout,
+    pub(super) ask_every: Duration,
+    /// Who waits for what is due, one behind the other: only the first asks the server, as all others would find
+    /// the same entry.
+    pub(super) waiting: Mutex<()>,
+}
+
+impl DictState {
+    pub(super) fn shard_call(
+        &self,
+        shard: &ShardKeys,
+        script: impl FnOnce(&'static Scripts) -> &'static Script,
+    ) -> Call<'static> {
+        script(self.layout.scripts).call(&[&shard.index]).arg(&shard.record_prefix)
+    }
+
+    /// The same for what is done with one key.
+    pub(super) fn key_call(
+        &self,
+        key: &[u8],
+        script: impl FnOnce(&'static Scripts) -> &'static Script,
+    ) -> Call<'static> {
+        self.shard_call(self.layout.shard_of(key), script).arg(key)
+    }
+
+    /// Puts back what was taken; without a score, to be due again in a while.
+    pub(super) async fn put_back(
+        &self,
+        key: &[u8],
+        score: &[u8],
+        value: &Reply,
+    ) -> Result<(), Error> {
+        let call = self.key_call(key, |scripts| &scripts.put_back);
+        let call = call.arg(score).arg(micros(DUE_AGAIN)).arg(self.layout.args_of(value));
+        // Once: by the second time another may have taken it, and it would be there twice.
+        call.send_once(&self.client).await
+    }
+
+    /// Ends a lease.
+    pub(super) async fn give_back(
+        &self,
+        key: &[u8],
+        lease_end: i64,
+        score: &[u8],
+    ) -> Result<(), Error> {
+        let call = self.key_call(key, |scripts| &scripts.give_back);
+        // The second time there is no such lease any more.
+        call.arg(lease_end).arg(score).send_idempotent(&self.client).await
+    }
+
+    /// Names the key that is of another type than it should be: the server says only that one is, not which of
+    /// those that the script touched.
+    pub(super) async fn name_wrong_type(
+        &self,
+        error: Error,
+        shard: &ShardKeys,
+        key: Option<&[u8]>,
+    ) -> Error {
+        if !matches!(error, Error::WrongType { .. }) {
+            return error;
+        }
+        let record = key.map(|key| (self.layout.record(key), self.layout.record_type()));
+        for (key, expected) in record.into_iter().chain([(shard.index.clone(), "zset")]) {
+            let call = Call::command("TYPE", &key);
+            let found: Result<String, _> = call.send_idempotent(&self.client).await;
+            if found.is_ok_and(|found| found != expected && found != "none") {
+                return Error::WrongType { key: String::from_utf8_lossy(&key).into_owned() };
+            }
+        }
+        error
+    }
+}
+
+/// Rounded up, so that nothing is due too soon.
+pub(super) fn micros(span: Duration) -> u64 {
+    let micros = span.as_nanos().div_ceil(1_000);
+    u64::try_from(micros).unwrap_or(NEVER).min(NEVER)
+}
+
+pub(super) fn lease_micros(lease: Duration) -> u64 {
+    micros(lease).min(LONGEST_LEASE)
+}
