@@ -90,23 +90,23 @@
 //! | `QueueError`, `OSError` | [`Error`], a variant for each cause |
 //! | | beyond: [`add_many`](QueueSimple::add_many), [`locked`](QueueSimple::locked) and [`watch`](QueueSimple::watch) with a [`Lock`] that unlocks when it is dropped, [`peek`](QueueSimple::peek), [`sync`](QueueSimpleBuilder::sync) |
 
+mod blocking;
+mod dir_cache;
 mod element;
 mod error;
-mod folder;
-mod kept;
+mod fs;
 mod lock;
-mod locked;
 mod name;
+mod normal;
 mod null;
+mod prefetch;
 mod protocol;
 mod purge;
-mod queue;
-mod run;
+mod root;
 mod schema;
 mod set;
 mod simple;
 mod table;
-mod top;
 mod walk;
 mod watch;
 
@@ -115,9 +115,9 @@ pub use self::{
     error::Error,
     lock::Lock,
     name::Name,
+    normal::{Queue, QueueBuilder},
     null::QueueNull,
     purge::{Purge, PurgeReport},
-    queue::{Queue, QueueBuilder},
     schema::Schema,
     set::QueueSet,
     simple::{QueueSimple, QueueSimpleBuilder},

@@ -5,8 +5,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Error, Name,
+    blocking::{Span, run},
     protocol::{Held, Protocol},
-    run::{Span, run},
 };
 
 /// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use rustix::fs::unlink;
 
-use super::{Error, Name, Purge, PurgeReport, Walk, run::run_at};
+use super::{Error, Name, Purge, PurgeReport, Walk, blocking::run_at};
 
 /// A queue that forgets what is added to it, as `/dev/null`.
 ///

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Error, Name, Purge, PurgeReport, name::Entry, top::Top};
+use super::{Error, Name, Purge, PurgeReport, name::Entry, root::Top};
 
 /// How one kind of queue does what both do. Each of these may wait for a disk.
 pub(super) trait Protocol: Send + Sync + 'static {

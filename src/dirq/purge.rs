@@ -2,7 +2,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Stat;
 
-use super::folder::modified;
+use super::fs::modified;
 
 /// From which age on a purge takes away what its owner left behind.
 ///

@@ -1,4 +1,4 @@
-mod files;
+mod layout;
 
 use std::{
     fmt,
@@ -10,13 +10,13 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-pub(super) use self::files::Simple;
+pub(super) use self::layout::Simple;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
+    blocking::{Span, run},
     protocol::{Held, Protocol},
-    run::{Span, run},
+    root::Options,
     set::Browse,
-    top::Options,
     walk::Walk,
 };
 

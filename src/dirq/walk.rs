@@ -13,8 +13,8 @@ use futures_util::{
 
 use super::{
     Error, Name,
+    blocking::{Span, run},
     protocol::Protocol,
-    run::{Span, run},
 };
 
 /// What a queue holds, one after another in the order of the names: [`Name`]s, or [`Lock`](super::Lock)s of

@@ -10,9 +10,9 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     Error,
+    blocking::{Span, run},
     name::{Entry, directory_of, element_of},
     protocol::Protocol,
-    run::{Span, run},
 };
 
 /// Knows when to look into a queue again.

@@ -23,7 +23,7 @@ use rustix::{
 ///
 /// What is done in it is done there and nowhere else: no name has a slash, and no link is followed.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(in crate::dirq) struct Folder {
     fd: OwnedFd,
     path: PathBuf,
     listed: Listed,
@@ -31,20 +31,20 @@ pub(super) struct Folder {
 
 /// Whether a directory was opened to be listed, too: once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listed {
+pub(in crate::dirq) enum Listed {
     Yes,
     No,
 }
 
 impl Folder {
     /// Opens the directory at `path`; `ENOTDIR` where that is a symbolic link.
-    pub(super) fn open(path: PathBuf) -> Result<Self> {
+    pub(in crate::dirq) fn open(path: PathBuf) -> Result<Self> {
         let fd = rustix::fs::open(&path, FOLDER, Mode::empty())?;
         Ok(Self { fd, path, listed: Listed::No })
     }
 
     /// Opens a directory in this one.
-    pub(super) fn enter(&self, name: &CStr, listed: Listed) -> Result<Self> {
+    pub(in crate::dirq) fn enter(&self, name: &CStr, listed: Listed) -> Result<Self> {
         let flags = match listed {
             Listed::Yes => LISTED,
             Listed::No => FOLDER,
@@ -54,16 +54,16 @@ impl Folder {
     }
 
     /// The path of `name` in it, for an error.
-    pub(super) fn of(&self, name: &CStr) -> PathBuf {
+    pub(in crate::dirq) fn of(&self, name: &CStr) -> PathBuf {
         self.path.join(Path::new(OsStr::from_bytes(name.to_bytes())))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::dirq) fn path(&self) -> &Path {
         &self.path
     }
 
     /// A new file with all of `data`. Where that fails, there is none.
-    pub(super) fn create(
+    pub(in crate::dirq) fn create(
         &self,
         name: &CStr,
         data: &[u8],
@@ -79,7 +79,7 @@ impl Folder {
     }
 
     /// All of a regular file: `ELOOP` where it is a link, `EINVAL` where it is anything else.
-    pub(super) fn read(&self, name: &CStr) -> Result<Vec<u8>> {
+    pub(in crate::dirq) fn read(&self, name: &CStr) -> Result<Vec<u8>> {
         // Not blocking, as a pipe would wait for somebody who writes.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::empty())?;
@@ -101,16 +101,16 @@ impl Folder {
         Ok(data)
     }
 
-    pub(super) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {
+    pub(in crate::dirq) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {
         linkat(&self.fd, from, &self.fd, to, AtFlags::empty())
     }
 
-    pub(super) fn unlink(&self, name: &CStr) -> Result<()> {
+    pub(in crate::dirq) fn unlink(&self, name: &CStr) -> Result<()> {
         unlinkat(&self.fd, name, AtFlags::empty())
     }
 
     /// A new directory; its mode is the process' matter unless there is a umask.
-    pub(super) fn mkdir(&self, name: &CStr, umask: Option<Mode>) -> Result<()> {
+    pub(in crate::dirq) fn mkdir(&self, name: &CStr, umask: Option<Mode>) -> Result<()> {
         mkdirat(&self.fd, name, FOLDER_MODE)?;
         match umask {
             None => Ok(()),
@@ -126,30 +126,30 @@ impl Folder {
         }
     }
 
-    pub(super) fn rmdir(&self, name: &CStr) -> Result<()> {
+    pub(in crate::dirq) fn rmdir(&self, name: &CStr) -> Result<()> {
         unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
     }
 
     /// Moves what is at `from`, here, to `name` in `to`. It replaces an empty directory by a directory.
-    pub(super) fn rename(&self, from: &CStr, to: &Self, name: &CStr) -> Result<()> {
+    pub(in crate::dirq) fn rename(&self, from: &CStr, to: &Self, name: &CStr) -> Result<()> {
         renameat(&self.fd, from, &to.fd, name)
     }
 
     /// Sets both times to the kernel's now, which is allowed to whoever may write the file, unlike any other
     /// time.
-    pub(super) fn touch(&self, name: &CStr) -> Result<()> {
+    pub(in crate::dirq) fn touch(&self, name: &CStr) -> Result<()> {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now(), last_modification: now() };
         utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// What is at `name` itself, a link included.
-    pub(super) fn stat(&self, name: &CStr) -> Result<Stat> {
+    pub(in crate::dirq) fn stat(&self, name: &CStr) -> Result<Stat> {
         statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.
-    pub(super) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+    pub(in crate::dirq) fn list(&self, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
         let opened;
         let fd = match self.listed {
             Listed::Yes => self.fd.as_fd(),
@@ -166,7 +166,7 @@ impl Folder {
     }
 
     /// Lets its list of names survive a crash of the machine.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(in crate::dirq) fn sync(&self) -> Result<()> {
         fsync(self.readable()?)
     }
 
@@ -180,7 +180,7 @@ impl Folder {
 ///
 /// At once where the file system can, and else by a link and an unlink: for who looks at `to`, they are the
 /// same.
-pub(super) fn publish(
+pub(in crate::dirq) fn publish(
     from_folder: impl AsFd,
     from: &CStr,
     to_folder: &Folder,
@@ -239,12 +239,12 @@ impl AsFd for Folder {
     }
 }
 
-pub(super) fn is_file(stat: &Stat) -> bool {
+pub(in crate::dirq) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
 /// The time of a file's last change, in nanoseconds since 1970.
-pub(super) fn modified(stat: &Stat) -> i128 {
+pub(in crate::dirq) fn modified(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }
 
@@ -263,7 +263,7 @@ fn fill(file: &OwnedFd, mut data: &[u8], umask: Option<Mode>, sync: bool) -> Res
 }
 
 const FILE_MODE: Mode = Mode::from_bits_retain(0o666);
-pub(super) const FOLDER_MODE: Mode = Mode::from_bits_retain(0o777);
+pub(in crate::dirq) const FOLDER_MODE: Mode = Mode::from_bits_retain(0o777);
 
 /// To go through a directory needs no right to list it: others may only drop elements in.
 #[cfg(target_os = "linux")]

@@ -8,7 +8,7 @@ use rustix::{
 use crate::dirq::{
     Error,
     name::Entry,
-    top::{Top, Tries, View},
+    root::{Top, Tries, View},
 };
 
 /// Which directory new elements go to: the last, until it is full.

@@ -3,13 +3,13 @@ use std::{ffi::CString, path::PathBuf, sync::Arc};
 use bytes::Bytes;
 use rustix::{fs::Mode, io::Errno};
 
-use super::files::{Normal, TEMPORARY, take_apart};
+use super::layout::{Normal, TEMPORARY, take_apart};
 use crate::dirq::{
     Element, Error, Name,
-    folder::{Folder, Listed},
+    blocking::Span,
+    fs::{Folder, Listed},
     name::Entry,
-    run::Span,
-    top::{Top, Tries, View},
+    root::{Top, Tries, View},
 };
 
 impl Normal {

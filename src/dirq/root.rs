@@ -13,10 +13,10 @@ use rustix::{
 
 use super::{
     Error, Name, PurgeReport,
-    folder::{FOLDER_MODE, Folder},
-    kept::Kept,
+    blocking::{is_in_memory, run_at},
+    dir_cache::Kept,
+    fs::{FOLDER_MODE, Folder},
     name::{Entry, Stamps, directory_of, element_of},
-    run::{is_in_memory, run_at},
 };
 
 /// What both kinds of queues are opened with.

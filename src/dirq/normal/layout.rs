@@ -5,15 +5,15 @@ use std::{
 
 use rustix::{fs::FileType, io::Errno};
 
-use super::insertion::Insertion;
+use super::rotation::Insertion;
 use crate::dirq::{
     Element, Error, Name, Purge, PurgeReport, Schema,
-    folder::{Folder, Listed},
+    fs::{Folder, Listed},
     name::{Entry, element_of},
     protocol::Protocol,
     purge::is_older,
+    root::{Top, Tries, View},
     schema::is_field_name,
-    top::{Top, Tries, View},
 };
 
 /// The directory of a queue of elements with fields.

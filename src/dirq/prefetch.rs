@@ -9,8 +9,8 @@ use futures_util::stream::unfold;
 
 use super::{
     Error, Lock, Name, Walk,
+    blocking::{Span, run},
     protocol::Protocol,
-    run::{Span, run},
     watch::Watch,
 };
 

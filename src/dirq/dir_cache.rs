@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::{Stat, stat};
 
-use super::folder::Folder;
+use super::fs::Folder;
 
 /// The directories of a queue in memory that were opened last.
 ///

@@ -1,22 +1,22 @@
 mod add;
-mod files;
-mod insertion;
+mod layout;
+mod rotation;
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-pub(super) use self::files::Normal;
+pub(super) use self::layout::Normal;
 use self::{
-    files::{OBSOLETE, TEMPORARY},
-    insertion::Insertion,
+    layout::{OBSOLETE, TEMPORARY},
+    rotation::Insertion,
 };
 use super::{
     Element, Error, Lock, Name, Purge, PurgeReport, Schema,
+    blocking::{Span, run},
     protocol::{Held, Protocol},
-    run::{Span, run},
+    root::Options,
     set::Browse,
-    top::Options,
     walk::Walk,
 };
 

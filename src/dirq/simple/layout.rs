@@ -14,11 +14,11 @@ use rustix::{
 
 use crate::dirq::{
     Error, Name, Purge, PurgeReport,
-    folder::{Folder, is_file, publish},
+    fs::{Folder, is_file, publish},
     name::{Entry, LOCK, TEMPORARY, element_of, seconds},
     protocol::Protocol,
     purge::{Ages, is_older},
-    top::{Top, Tries},
+    root::{Top, Tries},
 };
 
 /// The directory of a simple queue.
