@@ -94,14 +94,19 @@ mod blocking;
 mod dir_cache;
 mod element;
 mod error;
+mod file_name;
 mod fs;
 mod lock;
+mod lock_guard;
 mod name;
+mod name_generator;
 mod normal;
 mod null;
 mod prefetch;
 mod protocol;
 mod purge;
+mod queue;
+mod retry;
 mod root;
 mod schema;
 mod set;
@@ -118,6 +123,7 @@ pub use self::{
     normal::{Queue, QueueBuilder},
     null::QueueNull,
     purge::{Purge, PurgeReport},
+    queue::DirQueue,
     schema::Schema,
     set::QueueSet,
     simple::{QueueSimple, QueueSimpleBuilder},

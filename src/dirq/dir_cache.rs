@@ -1,3 +1,10 @@
+//! The directories of a queue in memory that stay open between calls, so that a call need not open them again.
+//!
+//! What the kernel says of the queue's own directory tells whether they still are what their paths lead to: they
+//! are, if it is the same directory, and nothing in it was made, removed or renamed since, as the time of its
+//! last change says. So one look at it replaces the opening of each of them. On a network, such times are not to
+//! be trusted.
+
 use std::{
     mem,
     path::Path,
@@ -8,75 +15,72 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::fs::{Stat, stat};
+use super::fs::{Dir, Stat, stat};
 
-use super::fs::Folder;
-
-/// The directories of a queue in memory that were opened last.
-///
-/// What the kernel says of the queue's own directory tells whether they still are what their paths lead to: they
-/// are, if it is the same directory, and nothing in it was made, removed or renamed since, as the time of its
-/// last change says. So one look at it replaces the opening of each of them. On a network, such times are not to
-/// be trusted.
+/// The directories of a queue that were opened last, each right for one generation of the queue's directory.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Mutex<State>);
+pub(super) struct DirCache(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     /// As it was seen last.
-    queue: Seen,
-    /// Another one for each that was seen; zero before the first.
+    version: Version,
+    /// Another one for each version that was seen; zero before the first.
     generation: u64,
     /// Whether the next change of the queue's directory must show in its time.
     settled: bool,
-    open: Vec<Open>,
+    /// The oldest first.
+    open: Vec<CachedDir>,
 }
 
 /// Device, inode, and seconds and nanoseconds of the last change.
-type Seen = (u64, u64, i64, i64);
+type Version = (u64, u64, i64, i64);
 
 #[derive(Debug)]
-struct Open {
+struct CachedDir {
     name: String,
-    folder: Arc<Folder>,
-    _room: Room,
+    dir: Arc<Dir>,
+    _slot: OpenSlot,
 }
 
-impl Kept {
+impl DirCache {
     /// Those for elements that come and go, and those for their way in and out.
     const MAX_OPEN: usize = 4;
     /// Changes that follow each other more closely than the kernel's clock ticks may have the same time.
     const TICK: Duration = Duration::from_millis(100);
 
-    /// Looks at the queue's directory. A number other than the last means that something in it has changed, and
-    /// none that this can't be told.
-    pub(super) fn look(&self, path: &Path) -> Option<u64> {
+    /// Looks at the queue's directory, and forgets what was open where it has changed. A generation other than the
+    /// last means that it has, and none that this can't be told.
+    pub(super) fn validate(&self, path: &Path) -> Option<u64> {
+        // Before the look, so that a change after it is not older than this.
         let now = SystemTime::now();
-        let seen = seen(&stat(path).ok()?);
+        let version = version_of(&stat(path).ok()?);
         let mut state = self.state();
-        let next = State { queue: seen, generation: state.generation + 1, ..State::default() };
-        let old = (state.queue != seen).then(|| mem::replace(&mut *state, next));
+        let next = State { version, generation: state.generation + 1, ..State::default() };
+        let old = (state.version != version).then(|| mem::replace(&mut *state, next));
         if !state.settled {
-            state.settled = changed(&seen)
+            state.settled = changed_at(&version)
                 .and_then(|changed| now.duration_since(changed).ok())
                 .is_some_and(|age| age > Self::TICK);
         }
-        let told = state.settled.then_some(state.generation);
+        let generation = state.settled.then_some(state.generation);
+        // In this order: to close directories is up to the kernel, and not for under the lock.
         drop((state, old));
-        told
+        generation
     }
 
-    /// A directory that was open at that look.
-    pub(super) fn get(&self, name: &str, generation: u64) -> Option<Arc<Folder>> {
+    /// A directory that was open in that generation.
+    pub(super) fn get(&self, name: &str, generation: u64) -> Option<Arc<Dir>> {
         let state = self.state();
         let open = state.open.iter().find(|open| open.name == name);
-        open.filter(|_| state.generation == generation).map(|open| open.folder.clone())
+        // Another call may have looked since, and found a change.
+        open.filter(|_| state.generation == generation).map(|open| open.dir.clone())
     }
 
-    /// Keeps a directory that was opened after that look.
-    pub(super) fn keep(&self, name: &str, folder: &Arc<Folder>, generation: u64) {
-        let Some(room) = Room::take() else { return };
-        let open = Open { name: name.to_owned(), folder: folder.clone(), _room: room };
+    /// Keeps a directory that was opened in that generation, if there is a slot for it.
+    pub(super) fn insert(&self, name: &str, dir: &Arc<Dir>, generation: u64) {
+        let Some(slot) = OpenSlot::take() else { return };
+        let open = CachedDir { name: name.to_owned(), dir: dir.clone(), _slot: slot };
         let mut state = self.state();
         if state.generation != generation {
             return;
@@ -87,39 +91,42 @@ impl Kept {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
+        // A cache that somebody's panic left is a cache still: no step of it leaves it wrong.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A process that has a thousand queues must not have thousands of directories open.
+/// The right to keep one directory open, of which the process has a number: one that has a thousand queues must not
+/// have thousands of directories open.
 #[derive(Debug)]
-struct Room(());
+struct OpenSlot(());
 
-impl Room {
+impl OpenSlot {
     const ALL: usize = 64;
 
     fn take() -> Option<Self> {
-        let taken = TAKEN.fetch_add(1, Relaxed);
-        let room = Self(());
-        (taken < Self::ALL).then_some(room)
+        let taken = SLOTS_TAKEN.fetch_add(1, Relaxed);
+        // Made in any case, as its drop takes the count back where it was one too many.
+        let slot = Self(());
+        (taken < Self::ALL).then_some(slot)
     }
 }
 
-impl Drop for Room {
+impl Drop for OpenSlot {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(1, Relaxed);
+        SLOTS_TAKEN.fetch_sub(1, Relaxed);
     }
 }
 
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static SLOTS_TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 // The fields' types differ between systems.
 #[allow(clippy::unnecessary_cast)]
-fn seen(stat: &Stat) -> Seen {
+fn version_of(stat: &Stat) -> Version {
     (stat.st_dev as u64, stat.st_ino as u64, stat.st_ctime as i64, stat.st_ctime_nsec as i64)
 }
 
-fn changed(&(_, _, seconds, nanos): &Seen) -> Option<SystemTime> {
+fn changed_at(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
     let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?);
     UNIX_EPOCH.checked_add(since)
 }

@@ -1,3 +1,5 @@
+//! Which fields the elements of a normal queue have, and how each becomes a file and comes back.
+
 use std::{collections::BTreeMap, path::Path, str::FromStr};
 
 use bytes::Bytes;

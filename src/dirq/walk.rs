@@ -1,3 +1,5 @@
+//! The stream of all that a queue has, and that of its names.
+
 use std::{
     fmt,
     pin::Pin,
@@ -13,7 +15,7 @@ use futures_util::{
 
 use super::{
     Error, Name,
-    blocking::{Span, run},
+    blocking::{Work, run},
     protocol::Protocol,
 };
 
@@ -62,12 +64,12 @@ impl Walk<Name> {
     pub(super) fn names<P: Protocol + ?Sized>(queue: Arc<P>) -> Self {
         let lister = queue.clone();
         let directories = once(async move {
-            run("list", Span::Long, &lister, |queue| queue.top().directories()).await
+            run("list", Work::Long, &lister, |queue| queue.root().directories()).await
         });
         let elements = move |directory| {
             let queue = queue.clone();
             async move {
-                run("list", Span::Long, &queue, move |queue| {
+                run("list", Work::Long, &queue, move |queue| {
                     let mut names = queue.elements(directory)?;
                     names.sort_unstable();
                     Ok(names)
