@@ -63,6 +63,7 @@ impl<T: Send + 'static> Lock<T> {
     pub async fn ack(self) -> Result<(), Error> {
         let guard = self.guard;
         let queue = guard.queue().clone();
+        // The guard goes with the work: where nobody waits for it any more, it is done all the same.
         run("remove", Work::Short, &queue, move |_| guard.remove()).await
     }
 
@@ -100,6 +101,7 @@ impl<T: Send + 'static> Lock<T> {
         let guards: Vec<_> = locks.into_iter().map(|lock| lock.guard).collect();
         let Some(first) = guards.first() else { return Ok(()) };
         let queue = first.queue().clone();
+        // In place, each of them lets others run before it begins, and all at once would not.
         if queue.root().in_memory() {
             let mut done = Ok(());
             for guard in guards {

@@ -36,6 +36,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     pub(super) fn remove(self) -> Result<(), Error> {
+        // An error leaves it to the drop, which gives the lock of what could not be removed back.
         self.queue.remove(&self.name)?;
         self.keep();
         Ok(())
@@ -44,6 +45,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Gives it back, and says whether that worked.
     pub(super) fn unlock(self) -> Result<(), Error> {
         let unlocked = self.queue.unlock(&self.name);
+        // Once is enough: by a second try the lock might be another's.
         self.keep();
         unlocked
     }

@@ -75,6 +75,7 @@ impl<T: Send + 'static> Prefetch<T> {
             {
                 return Some(next);
             }
+            // By a flag, as no cursor may also mean that the walk has not begun.
             if self.ended && self.ahead.is_empty() {
                 self.ended = false;
                 return None;
@@ -91,6 +92,7 @@ impl<T: Send + 'static> Prefetch<T> {
     async fn fill(&mut self) {
         let (count, stale) = (self.count, mem::take(&mut self.ahead));
         let cursor = match self.ended {
+            // Only what was locked ahead and is stale is still to come.
             true => Some(Cursor::default()),
             false => self.cursor.take(),
         };
@@ -105,6 +107,7 @@ impl<T: Send + 'static> Prefetch<T> {
                 Some(cursor) => cursor,
                 None => Cursor::at_start(queue)?,
             };
+            // Their locks are as old as the call that took them, and the caller may have been slow.
             let mut ahead = cursor.take_back(stale);
             for _ in 0..tries {
                 if ahead.len() >= count {

@@ -62,6 +62,8 @@ impl<T> Walk<T> {
 
 impl Walk<Name> {
     pub(super) fn names<P: Protocol + ?Sized>(queue: Arc<P>) -> Self {
+        // The directories as the walk begins, and the names of each as it is reached: so it ends, however fast others
+        // add, and what it holds at once is one directory.
         let lister = queue.clone();
         let directories = once(async move {
             run("list", Work::Long, &lister, |queue| queue.root().directories()).await

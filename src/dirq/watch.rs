@@ -21,6 +21,7 @@ use super::{
 /// Knows when to look into a queue again.
 pub(super) struct Watch {
     every: Duration,
+    /// Told by the watcher's own thread. It keeps one notice for who does not wait yet.
     changed: Arc<Notify>,
     watches: Watches,
 }
@@ -58,6 +59,7 @@ impl Watch {
     /// Watches the directories that are new, and at first the queue itself; false where it did before.
     async fn follow<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> bool {
         let changed = self.changed.clone();
+        // Lent to the thread that may wait. Whoever drops this future in between goes on by the clock.
         let watches = mem::replace(&mut self.watches, Watches::Failed);
         let followed = run("watch", Work::Long, queue, move |queue| {
             let is_first = matches!(watches, Watches::None);
@@ -81,6 +83,7 @@ impl Watch {
                 // The system forgets by itself what was removed.
                 let _ = watcher.unwatch(&path(gone));
             }
+            // They may be gone by now, or have elements already: the caller looks once more after each new one.
             for new in now.difference(&old) {
                 watch(&mut watcher, &path(new))?;
             }

@@ -22,6 +22,7 @@ impl Normal {
     ) -> Result<Option<OpenElement>, Error> {
         let Some(found) = self.enter(opener, name, opened_for)? else { return Ok(None) };
         let OpenElement { parent, dir: element } = &found;
+        // To make a directory is one step that fails where there is one: of all that try, one gets the lock.
         match element.mkdir(LOCKED, self.root.umask) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
@@ -31,6 +32,7 @@ impl Normal {
         match parent.stat(FileName::element(name.element).c_str()) {
             Ok(_) => Ok(Some(found)),
             Err(error) => {
+                // By the open directory, wherever it is now: else the remover would find it full.
                 let _ = element.rmdir(LOCKED);
                 match error {
                     Errno::NOENT => Ok(None),

@@ -44,6 +44,7 @@ impl Simple {
         Ok(names)
     }
 
+    /// Makes an element of a file, by its name alone: where that fails, the file is where it was.
     pub(super) fn add_path(&self, path: &Path) -> Result<Name, Error> {
         let failed = |operation| move |errno| Error::io(operation, path, errno);
         if !is_file(&lstat(path).map_err(failed("move"))?) {
@@ -102,7 +103,7 @@ impl Simple {
             let to = &temp.target;
             let from = temp.name.as_ref().expect("it is published once").c_str();
             let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
-            // It is either an element now or gone.
+            // It is either an element now or gone, and so nothing is left to remove.
             temp.name = None;
             if let Some(name) = name {
                 return Ok(name);

@@ -22,8 +22,10 @@ impl Simple {
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
         let Some(dir) = self.root.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
+        // A link is one step that fails where the name is taken: of all that try, one gets the lock.
         match dir.link(element.c_str(), lock.c_str()) {
             Ok(()) => {}
+            // Locked, or gone.
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(Error::io("lock", dir.path_of(element.c_str()), error)),
         }
