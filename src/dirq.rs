@@ -3,8 +3,8 @@
 //!
 //! They are compatible, byte by byte, with Python's `dirq`, Perl's `Directory::Queue`, and the C and Java
 //! implementations: all may work in one directory. [`QueueSimple`] holds a file for each element, [`Queue`] a
-//! directory with a file for each field of its [`Schema`]. [`QueueSet`] walks through several, and [`QueueNull`]
-//! forgets.
+//! directory with a file for each field of its [`Schema`]; what they have in common is [`DirQueue`]'s.
+//! [`QueueSet`] walks through several, and [`QueueNull`] forgets.
 //!
 //! ```
 //! use std::time::Duration;
@@ -70,9 +70,9 @@
 //!
 //! | there | here |
 //! | --- | --- |
-//! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple::builder) with the same, then `open()`. A `rndhex` above 15 is an error, and not taken modulo 16 |
-//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue::builder), with `max_elements`; [`Schema::new`] of pairs, or parsed from a text |
-//! | `add(data)`, `enqueue(data)` | [`add`](QueueSimple::add), [`Queue::add`] of an [`Element`]. Text is not encoded by itself: give its UTF-8 |
+//! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple) with the same, then `open()`. A `rndhex` above 15 is an error, and not taken modulo 16 |
+//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements`; [`Schema::new`] of pairs, or parsed from a text |
+//! | `add(data)`, `enqueue(data)` | `add` of a [`QueueSimple`]; that of a [`Queue`] takes an [`Element`]. Text is not encoded by itself: give its UTF-8 |
 //! | `add_path(path)` | [`add_path`](QueueSimple::add_path) |
 //! | `for name in q`, `q.names()`, `q.first()`, `q.next()` | [`names()`](QueueSimple::names), a [`Walk`]: ask it for the [`next`](Walk::next), and for a new one to begin anew. A queue has no cursor, so that clones don't share one (`copy()`) |
 //! | `count()` | [`count`](QueueSimple::count). That of `Queue` counts elements, and not what is in `temporary` and `obsolete` |
@@ -90,23 +90,31 @@
 //! | `QueueError`, `OSError` | [`Error`], a variant for each cause |
 //! | | beyond: [`add_many`](QueueSimple::add_many), [`locked`](QueueSimple::locked) and [`watch`](QueueSimple::watch) with a [`Lock`] that unlocks when it is dropped, [`peek`](QueueSimple::peek), [`sync`](QueueSimpleBuilder::sync) |
 
+// From above: `queue` is what users call on both kinds, `simple` and `normal` what they call on one, and the kinds
+// themselves, by operation: `add`, `lock`, `purge`. Both implement `protocol`, on `root`, the queue's directory. `fs` is
+// the one door to the file system, and `blocking` says on which thread one goes through it.
+mod blocking;
+mod dir_cache;
 mod element;
 mod error;
-mod folder;
-mod kept;
+mod file_name;
+mod fs;
 mod lock;
-mod locked;
+mod lock_guard;
 mod name;
+mod name_generator;
+mod normal;
 mod null;
+mod prefetch;
 mod protocol;
 mod purge;
 mod queue;
-mod run;
+mod retry;
+mod root;
 mod schema;
 mod set;
 mod simple;
 mod table;
-mod top;
 mod walk;
 mod watch;
 
@@ -115,9 +123,10 @@ pub use self::{
     error::Error,
     lock::Lock,
     name::Name,
+    normal::{Queue, QueueBuilder},
     null::QueueNull,
     purge::{Purge, PurgeReport},
-    queue::{Queue, QueueBuilder},
+    queue::DirQueue,
     schema::Schema,
     set::QueueSet,
     simple::{QueueSimple, QueueSimpleBuilder},

@@ -1,49 +1,27 @@
 //! What leaves a cache, written to a directory queue, from which any process in any language takes it.
 //!
-//! 1. An event that is taken off the stream is in hand (`Hand::records`) before anything is awaited, and
-//!    leaves it when it is in the queue. A run that is dropped leaves all in hand to the next.
+//! 1. An event that is taken off the stream is in the backlog before anything is awaited, and leaves it when it is in
+//!    the queue. A run that is dropped leaves the backlog to the next.
 //! 2. A batch is written by a task of its own, which nobody's drop ends: what it wrote is known.
-//! 3. One batch at a time is written (`Shared::turn`), so that the queue has the order of the events.
+//! 3. One batch at a time is written (`Writer::write_permit`), so that the queue has the order of the events.
 
+mod any_queue;
+mod backlog;
 mod record;
-mod target;
+mod stats;
+mod writer;
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    future::poll_fn,
-    panic::resume_unwind,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, future::poll_fn, sync::Arc};
 
 use futures_core::Stream;
 use serde::Serialize;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
 
-use self::{
-    record::{Record, WallClock},
-    target::Target,
-};
+pub use self::stats::SpoolStats;
+use self::{any_queue::AnyQueue, writer::Writer};
 use crate::{
-    dirq::{Error, Schema},
-    engine::{
-        event::{Cause, Event},
-        panics::drop_all,
-    },
+    dirq::Schema,
+    engine::event::{Cause, Event},
 };
-
-/// How many events are in hand at most, of each run, and written at once.
-const BATCH: usize = 256;
-
-/// How long it waits after a try that failed; each next time twice as long, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// An event stream written to a directory queue, so that an expiration outlives the process, and a program
 /// in any language can take it.
@@ -101,49 +79,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Clone)]
 pub struct Spool {
-    shared: Arc<Shared>,
+    writer: Arc<Writer>,
     /// The causes that are written, as bits.
     causes: u8,
-}
-
-/// What a [`Spool`] has done and holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SpoolStats {
-    /// Events that are in the queue, or were taken from it again.
-    pub written: u64,
-    /// Events that were taken off a stream and are not known to be in the queue.
-    pub in_hand: usize,
-    /// Events that serde could not make JSON of, which were passed over.
-    pub unwritable: u64,
-    /// Tries to write that failed.
-    pub failures: u64,
-    /// How long the queue has refused what is in hand; `None` while it takes it.
-    pub stalled: Option<Duration>,
-}
-
-struct Shared {
-    target: Target,
-    /// Of one permit, which the task has that writes.
-    turn: Arc<Semaphore>,
-    hand: Mutex<Hand>,
-}
-
-struct Hand {
-    /// The oldest first. Only the task that writes takes them out.
-    records: VecDeque<Arc<Record>>,
-    /// How many to write at once.
-    size: usize,
-    written: u64,
-    unwritable: u64,
-    failures: u64,
-    stalled_since: Option<Instant>,
-}
-
-enum Change {
-    Stalls,
-    /// After it had stalled for so long.
-    Goes(Duration),
 }
 
 impl Spool {
@@ -152,14 +90,13 @@ impl Spool {
     /// # Panics
     ///
     /// Where it is a [`Queue`](crate::dirq::Queue) whose schema refuses elements of [`schema`](Self::schema).
-    pub fn new(queue: impl Into<Target>) -> Self {
-        let target = queue.into();
-        if let Err(error) = target.check() {
-            panic!("the spool can't write to {}: {error}", target.path().display());
+    pub fn new(queue: impl Into<AnyQueue>) -> Self {
+        let queue = queue.into();
+        // Now, and not at the first event: that may come when nobody looks any more.
+        if let Err(error) = queue.check() {
+            panic!("the spool can't write to {}: {error}", queue.path().display());
         }
-        let turn = Arc::new(Semaphore::new(1));
-        let shared = Shared { target, turn, hand: Mutex::new(Hand::new()) };
-        Self { shared: Arc::new(shared), causes: Cause::Expired.bit() }
+        Self { writer: Arc::new(Writer::new(queue)), causes: Cause::Expired.bit() }
     }
 
     /// The schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.
@@ -215,175 +152,30 @@ impl Spool {
         V: Serialize,
         E: Stream<Item = Arc<Event<K, V>>> + Unpin,
     {
-        let Self { shared, causes } = self.clone();
+        let Self { writer, causes } = self.clone();
         async move {
             let mut events = events;
             let mut more = true;
             loop {
-                shared.write_all().await;
+                // First, for what a run before this one has left.
+                writer.write_all().await;
                 if !more {
-                    return shared.stats();
+                    return writer.stats();
                 }
-                more = poll_fn(|cx| shared.poll_batch(&mut events, causes, cx)).await;
+                more = poll_fn(|cx| writer.poll_batch(&mut events, causes, cx)).await;
             }
         }
     }
 
     /// What it has done and holds.
     pub fn stats(&self) -> SpoolStats {
-        self.shared.stats()
-    }
-}
-
-impl Shared {
-    /// Takes a batch in hand, or what of it is there; waits only for the first. False where the stream has
-    /// ended.
-    fn poll_batch<K, V, E>(&self, events: &mut E, causes: u8, cx: &mut Context<'_>) -> Poll<bool>
-    where
-        K: Serialize,
-        V: Serialize,
-        E: Stream<Item = Arc<Event<K, V>>> + Unpin,
-    {
-        let wall_clock = WallClock::now();
-        let mut taken = 0;
-        while taken < BATCH {
-            match Pin::new(&mut *events).poll_next(cx) {
-                Poll::Ready(Some(event)) => {
-                    taken += 1;
-                    if event.cause.bit() & causes != 0 {
-                        self.take(&event, &wall_clock);
-                    }
-                    drop_all([event]);
-                }
-                Poll::Ready(None) => return Poll::Ready(false),
-                Poll::Pending if taken == 0 => return Poll::Pending,
-                Poll::Pending => break,
-            }
-        }
-        Poll::Ready(true)
-    }
-
-    fn take<K: Serialize, V: Serialize>(&self, event: &Event<K, V>, wall_clock: &WallClock) {
-        match Record::of(event, wall_clock) {
-            Ok(record) => self.lock().records.push_back(Arc::new(record)),
-            Err(error) => {
-                self.lock().unwritable += 1;
-                let queue = self.target.path().display();
-                tracing::error!(%queue, %error, "an event that can't be written is passed over");
-            }
-        }
-    }
-
-    /// Returns when nothing is in hand any more.
-    async fn write_all(self: &Arc<Self>) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let turn = self.turn.clone().acquire_owned().await.expect("nobody closes it");
-            if self.lock().records.is_empty() {
-                return;
-            }
-            let shared = self.clone();
-            let writing = tokio::spawn(async move {
-                let _turn = turn;
-                shared.write_batch().await
-            });
-            match writing.await {
-                Ok(0) => {
-                    sleep(pause).await;
-                    pause = LONGEST_PAUSE.min(pause * 2);
-                }
-                Ok(_) => pause = FIRST_PAUSE,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
-                    // The runtime shuts down, and with it this run at its next pause.
-                    Err(_) => sleep(pause).await,
-                },
-            }
-        }
-    }
-
-    /// Writes a batch of what is in hand; tells how many went in.
-    async fn write_batch(&self) -> usize {
-        let batch = self.lock().batch();
-        let (written, result) = self.target.add(&batch).await;
-        let (gone, change) = {
-            let mut hand = self.lock();
-            (hand.take_out(written), hand.tried(&result))
-        };
-        drop(gone);
-        let queue = self.target.path().display();
-        match (change, result) {
-            (Some(Change::Stalls), Err(error)) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(%queue, error, "the spool can't write, and holds events back");
-            }
-            (Some(Change::Goes(stalled)), _) => {
-                tracing::info!(%queue, ?stalled, "the spool writes again");
-            }
-            _ => {}
-        }
-        written
-    }
-
-    fn stats(&self) -> SpoolStats {
-        let hand = self.lock();
-        SpoolStats {
-            written: hand.written,
-            in_hand: hand.records.len(),
-            unwritable: hand.unwritable,
-            failures: hand.failures,
-            stalled: hand.stalled_since.map(|since| since.elapsed()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock().expect("no user code runs under this lock")
-    }
-}
-
-impl Hand {
-    fn new() -> Self {
-        Self {
-            records: VecDeque::new(),
-            size: BATCH,
-            written: 0,
-            unwritable: 0,
-            failures: 0,
-            stalled_since: None,
-        }
-    }
-
-    fn batch(&self) -> Vec<Arc<Record>> {
-        self.records.iter().take(self.size).cloned().collect()
-    }
-
-    /// To be dropped outside of the lock.
-    fn take_out(&mut self, written: usize) -> Vec<Arc<Record>> {
-        self.written += written as u64;
-        self.records.drain(..written).collect()
-    }
-
-    fn tried(&mut self, result: &Result<(), Error>) -> Option<Change> {
-        if result.is_err() {
-            self.failures += 1;
-            // A disk that has no room for a batch may have some for one.
-            self.size = 1;
-            let begins = self.stalled_since.is_none();
-            self.stalled_since.get_or_insert_with(Instant::now);
-            return begins.then_some(Change::Stalls);
-        }
-        self.size = BATCH.min(2 * self.size);
-        // Where one goes in now and then, it has not come to take them all.
-        if self.size < BATCH && !self.records.is_empty() {
-            return None;
-        }
-        self.stalled_since.take().map(|since| Change::Goes(since.elapsed()))
+        self.writer.stats()
     }
 }
 
 impl fmt::Debug for Spool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queue = self.shared.target.path();
+        let queue = self.writer.queue().path();
         f.debug_struct("Spool").field("queue", &queue).field("stats", &self.stats()).finish()
     }
 }

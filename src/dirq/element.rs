@@ -1,3 +1,5 @@
+//! What a normal queue holds: values of three types by the names of fields.
+
 use std::collections::{BTreeMap, btree_map};
 
 use bytes::Bytes;

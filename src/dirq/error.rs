@@ -1,3 +1,5 @@
+//! All that can go wrong with a directory queue, a variant for each cause.
+
 use std::{io, path::PathBuf, str::Utf8Error};
 
 use rustix::io::Errno;

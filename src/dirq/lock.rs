@@ -1,3 +1,5 @@
+//! An element that is locked and read, as users hold it until their work is done.
+
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
@@ -5,8 +7,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Error, Name,
-    protocol::{Held, Protocol},
-    run::{Span, run},
+    blocking::{Work, run},
+    lock_guard::LockGuard,
+    protocol::Protocol,
 };
 
 /// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
@@ -23,7 +26,7 @@ use super::{
 /// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
 #[must_use = "a lock that is dropped is given back"]
 pub struct Lock<T: Send + 'static> {
-    held: Held<dyn Protocol<Payload = T>>,
+    guard: LockGuard<dyn Protocol<Payload = T>>,
     value: T,
 }
 
@@ -34,13 +37,13 @@ impl<T: Send + 'static> Lock<T> {
         queue: &Arc<dyn Protocol<Payload = T>>,
         name: Name,
     ) -> Result<Option<Self>, Error> {
-        let taken = Held::take(queue, name)?;
-        Ok(taken.map(|(held, value)| Self { held, value }))
+        let taken = LockGuard::take(queue, name)?;
+        Ok(taken.map(|(guard, value)| Self { guard, value }))
     }
 
     /// The element's name.
     pub fn name(&self) -> &Name {
-        self.held.name()
+        self.guard.name()
     }
 
     /// What the element holds.
@@ -58,9 +61,10 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// Who drops the future can't know whether the element is removed; most probably it is.
     pub async fn ack(self) -> Result<(), Error> {
-        let held = self.held;
-        let queue = held.queue().clone();
-        run("remove", Span::Short, &queue, move |_| held.remove()).await
+        let guard = self.guard;
+        let queue = guard.queue().clone();
+        // The guard goes with the work: where nobody waits for it any more, it is done all the same.
+        run("remove", Work::Short, &queue, move |_| guard.remove()).await
     }
 
     /// Removes the elements of all `locks`: on a disk at once, and so quicker than one by one.
@@ -94,18 +98,19 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn ack_all(locks: impl IntoIterator<Item = Self>) -> Result<(), Error> {
-        let held: Vec<_> = locks.into_iter().map(|lock| lock.held).collect();
-        let Some(first) = held.first() else { return Ok(()) };
+        let guards: Vec<_> = locks.into_iter().map(|lock| lock.guard).collect();
+        let Some(first) = guards.first() else { return Ok(()) };
         let queue = first.queue().clone();
-        if queue.top().in_memory() {
+        // In place, each of them lets others run before it begins, and all at once would not.
+        if queue.root().in_memory() {
             let mut done = Ok(());
-            for held in held {
-                done = done.and(run("remove", Span::Short, &queue, move |_| held.remove()).await);
+            for guard in guards {
+                done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
             }
             return done;
         }
-        run("remove", Span::Long, &queue, move |_| {
-            held.into_iter().map(Held::remove).fold(Ok(()), Result::and)
+        run("remove", Work::Long, &queue, move |_| {
+            guards.into_iter().map(LockGuard::remove).fold(Ok(()), Result::and)
         })
         .await
     }
@@ -116,9 +121,9 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`].
     pub async fn unlock(self) -> Result<(), Error> {
-        let held = self.held;
-        let queue = held.queue().clone();
-        run("unlock", Span::Short, &queue, move |_| held.unlock()).await
+        let guard = self.guard;
+        let queue = guard.queue().clone();
+        run("unlock", Work::Short, &queue, move |_| guard.unlock()).await
     }
 
     /// Makes the lock's age zero.
@@ -128,7 +133,7 @@ impl<T: Send + 'static> Lock<T> {
     /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`]. The work had better stop.
     pub async fn touch(&self) -> Result<(), Error> {
         let name = *self.name();
-        run("touch", Span::Short, self.held.queue(), move |queue| queue.renew(&name)).await
+        run("touch", Work::Short, self.guard.queue(), move |queue| queue.renew(&name)).await
     }
 
     /// Does long work, and makes the lock's age zero `every` so often until it is done.

@@ -1,9 +1,9 @@
+//! The queue that holds nothing: the place of a queue, for who wants none.
+
 use std::path::{Path, PathBuf};
 
+use super::{Error, Name, Purge, PurgeReport, Walk, blocking::run_blocking, fs::unlink};
 use bytes::Bytes;
-use rustix::fs::unlink;
-
-use super::{Error, Name, Purge, PurgeReport, Walk, run::run_at};
 
 /// A queue that forgets what is added to it, as `/dev/null`.
 ///
@@ -67,7 +67,7 @@ impl QueueNull {
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
         let remove = |path: &Path| unlink(path).map_err(Error::on("remove", || path));
-        run_at("remove", path, remove).await?;
+        run_blocking("remove", path, remove).await?;
         Ok(Name::NULL)
     }
 

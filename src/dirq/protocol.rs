@@ -1,15 +1,21 @@
-use std::sync::Arc;
+//! What a kind of queue has to know, and nothing else: how its elements lie in the file system and are locked. All that
+//! users call is written once above it.
 
 use rustix::io::Errno;
 
-use super::{Error, Name, Purge, PurgeReport, name::Entry, top::Top};
+use super::{Error, Name, Purge, PurgeReport, file_name::FileName, root::Root};
 
-/// How one kind of queue does what both do. Each of these may wait for a disk.
-pub(super) trait Protocol: Send + Sync + 'static {
+/// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two.
+///
+/// It is `pub` as a bound of [`DirQueue`](super::DirQueue), and no one outside can name it or write another.
+pub trait Protocol: Send + Sync + 'static {
     /// What an element is.
     type Payload: Send + 'static;
 
-    fn top(&self) -> &Top;
+    /// The name of the queue's type, for `Debug`.
+    fn type_name(&self) -> &'static str;
+
+    fn root(&self) -> &Root;
 
     /// The elements of a directory, in no order, locked ones included.
     fn elements(&self, directory: u32) -> Result<Vec<Name>, Error>;
@@ -44,73 +50,14 @@ pub(super) trait Protocol: Send + Sync + 'static {
 
     /// Makes the age of an element zero, and so that of its lock.
     fn touch(&self, name: &Name) -> Result<(), Error> {
-        let path = || self.top().path_of(name);
+        let path = || self.root().path_of(name);
         let gone = || Error::io("touch", path(), Errno::NOENT);
-        let folder = self.top().folder(name.directory)?.ok_or_else(gone)?;
-        folder.touch(Entry::element(name.element).c_str()).map_err(Error::on("touch", path))
+        let dir = self.root().open(name.directory)?.ok_or_else(gone)?;
+        dir.touch(FileName::element(name.element).c_str()).map_err(Error::on("touch", path))
     }
 
     /// The same, if it is locked.
     fn renew(&self, name: &Name) -> Result<(), Error>;
 
     fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error>;
-}
-
-/// A lock that somebody has to give back: whoever drops it does.
-///
-/// A future that waits for a lock may be dropped before it has it: then the lock is dropped with the result
-/// that nobody came for.
-pub(super) struct Held<P: Protocol + ?Sized> {
-    queue: Arc<P>,
-    name: Name,
-}
-
-impl<P: Protocol + ?Sized> Held<P> {
-    /// Locks an element; none where that can't be.
-    pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
-        let locked = queue.lock(&name)?;
-        Ok(locked.then(|| Self { queue: queue.clone(), name }))
-    }
-
-    /// Locks and reads an element; none where it can't be locked.
-    pub(super) fn take(queue: &Arc<P>, name: Name) -> Result<Option<(Self, P::Payload)>, Error> {
-        let taken = queue.take(&name)?;
-        Ok(taken.map(|payload| (Self { queue: queue.clone(), name }, payload)))
-    }
-
-    pub(super) fn queue(&self) -> &Arc<P> {
-        &self.queue
-    }
-
-    pub(super) fn name(&self) -> &Name {
-        &self.name
-    }
-
-    pub(super) fn remove(self) -> Result<(), Error> {
-        self.queue.remove(&self.name)?;
-        self.keep();
-        Ok(())
-    }
-
-    /// Gives it back, and says whether that worked.
-    pub(super) fn unlock(self) -> Result<(), Error> {
-        let unlocked = self.queue.unlock(&self.name);
-        self.keep();
-        unlocked
-    }
-
-    /// Leaves the element locked.
-    pub(super) fn keep(mut self) {
-        // Only the lock is left, and not the memory of the handle.
-        self.name = Name::NULL;
-    }
-}
-
-impl<P: Protocol + ?Sized> Drop for Held<P> {
-    fn drop(&mut self) {
-        if self.name != Name::NULL {
-            // A lock that was purged is not there, and of any other trouble the purge takes care.
-            let _ = self.queue.unlock(&self.name);
-        }
-    }
 }

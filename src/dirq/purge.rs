@@ -1,8 +1,16 @@
+//! What a purge takes away, and the part of it that both kinds of queues share. Stale locks and half-written elements
+//! are purged where the format of each kind says what they are: in `simple/purge.rs` and `normal/purge.rs`.
+
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::Stat;
+use rustix::io::Errno;
 
-use super::folder::modified;
+use super::{
+    Error,
+    file_name::FileName,
+    fs::{Stat, modified, rmdir},
+    root::Root,
+};
 
 /// From which age on a purge takes away what its owner left behind.
 ///
@@ -39,11 +47,12 @@ impl Purge {
         self
     }
 
-    pub(super) fn start(&self) -> Ages {
+    /// For a purge that begins now, by the clock of this machine.
+    pub(super) fn cutoffs(&self) -> Cutoffs {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
         let before = |age: Duration| (!age.is_zero()).then(|| now - age.as_nanos() as i128);
-        Ages { temporary: before(self.max_temp), lock: before(self.max_lock) }
+        Cutoffs { temporary: before(self.max_temp), lock: before(self.max_lock) }
     }
 }
 
@@ -65,12 +74,28 @@ pub struct PurgeReport {
     pub directories: u64,
 }
 
-/// The instants before which a change is too old; none where that part is off.
-pub(super) struct Ages {
+/// Nanoseconds since 1970 before which a last change makes a thing stale; none where that part is off.
+pub(super) struct Cutoffs {
     pub(super) temporary: Option<i128>,
     pub(super) lock: Option<i128>,
 }
 
-pub(super) fn is_older(stat: &Stat, instant: i128) -> bool {
-    modified(stat) < instant
+pub(super) fn is_older(stat: &Stat, cutoff: i128) -> bool {
+    modified(stat) < cutoff
+}
+
+/// Removes the directories of elements that are empty, but for the last, to which others may be about to add.
+pub(super) fn remove_empty_directories(root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
+    let directories = root.directories()?;
+    let Some((_, all_but_last)) = directories.split_last() else { return Ok(()) };
+    for &directory in all_but_last {
+        let path = root.path().join(FileName::directory(directory).as_str());
+        // Without a look whether it is empty: the file system says so, and nobody comes in between.
+        match rmdir(&path) {
+            Ok(()) => report.directories += 1,
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
+            Err(error) => return Err(Error::io("remove", path, error)),
+        }
+    }
+    Ok(())
 }

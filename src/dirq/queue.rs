@@ -1,138 +1,53 @@
-mod add;
-mod files;
-mod insertion;
+//! What users call on a queue of either kind, written once: each method checks the name, chooses where its work is
+//! done, and leaves the work to the kind's [`Protocol`].
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-pub(super) use self::files::Normal;
-use self::{
-    files::{OBSOLETE, TEMPORARY},
-    insertion::Insertion,
-};
 use super::{
-    Element, Error, Lock, Name, Purge, PurgeReport, Schema,
-    protocol::{Held, Protocol},
-    run::{Span, run},
+    Error, Lock, Name, Purge, PurgeReport,
+    blocking::{Work, run},
+    lock_guard::LockGuard,
+    protocol::Protocol,
     set::Browse,
-    top::Options,
     walk::Walk,
 };
 
-/// A queue that holds a directory for each element, with a file for each field: the `Queue` of Python's `dirq`,
-/// `Directory::Queue::Normal` of Perl's.
+/// A directory queue of either kind: [`QueueSimple`](super::QueueSimple), or [`Queue`](super::Queue).
+///
+/// They differ in what an element is, and so in how they are opened, how elements are added, and what is read: a
+/// [`Bytes`](bytes::Bytes), or an [`Element`](super::Element). All else is here.
 ///
 /// It is a handle: cheap to clone, and all clones are one. Other processes, in whatever language, may use the
 /// same directory at the same time. What holds for all directory queues is in [the module](super).
 ///
-/// A queue that writes or reads elements needs their [`Schema`]. Where one piece of data an element is enough,
-/// [`QueueSimple`](super::QueueSimple) is faster.
-///
 /// # Panics
 ///
 /// Its calls may panic outside of a Tokio runtime, which has the threads that wait for the disk.
-///
-/// # Examples
-///
-/// ```
-/// use fleeting::dirq::{Element, Queue, Schema};
-///
-/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
-/// let queue = Queue::builder(dir.path().join("mail")).schema(schema).open().await?;
-/// let mail = Element::new().with("body", "hello").with("header", [("to", "grace")]);
-/// queue.add(mail.clone()).await?;
-///
-/// let mut names = queue.names();
-/// while let Some(name) = names.next().await.transpose()? {
-///     assert_eq!(queue.dequeue(&name).await?, Some(mail.clone()));
-/// }
-/// assert_eq!(queue.count().await?, 0);
-/// # Ok(()) }
-/// ```
-#[derive(Clone)]
-pub struct Queue {
-    files: Arc<Normal>,
+pub struct DirQueue<P: Protocol> {
+    pub(super) protocol: Arc<P>,
 }
 
-impl Queue {
-    /// Opens the queue in the directory `path` without a schema: it can't add or read elements, but do all else.
-    ///
-    /// The directory is made if need be, with those above it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] where it can't be made, or is no directory.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder(path).open().await
-    }
-
-    /// Opens it otherwise than by default, as with a schema.
-    pub fn builder(path: impl AsRef<Path>) -> QueueBuilder {
-        QueueBuilder { options: Options::new(path.as_ref()), schema: None, max_elements: 16_000 }
-    }
-
+impl<P: Protocol> DirQueue<P> {
     /// The queue's directory, as an absolute path.
     pub fn path(&self) -> &Path {
-        self.files.top().path()
-    }
-
-    /// The fields of its elements, as it was opened with.
-    pub fn schema(&self) -> Option<&Schema> {
-        self.files.schema.as_ref()
-    }
-
-    /// Adds an element, and returns its name.
-    ///
-    /// Others see it whole or not at all. Its name is later than all that this queue gave before; elements of
-    /// several processes come in the order of their clocks.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] where
-    /// it is not as the schema says; [`Error::Io`], as on a full disk. Each leaves nothing behind. But where
-    /// only the last step of [`sync`](QueueBuilder::sync) failed, the element is there.
-    ///
-    /// # Cancel safety
-    ///
-    /// Who drops the future can't know whether the element is added.
-    #[doc(alias = "enqueue")]
-    pub async fn add(&self, element: Element) -> Result<Name, Error> {
-        let span = self.files.span_of_add(&element);
-        run("add to", span, &self.files, move |files| files.add(element)).await
-    }
-
-    /// Adds the elements, in their order, at once: quicker than one by one.
-    ///
-    /// All are written before the first is added: where that fails, none is. With
-    /// [`sync`](QueueBuilder::sync), their directory is synced once.
-    ///
-    /// # Errors
-    ///
-    /// As [`add`](Self::add). [`Error::Partial`] names those that were added before one that could not be.
-    ///
-    /// # Cancel safety
-    ///
-    /// Who drops the future can't know what is added.
-    pub async fn add_many(
-        &self,
-        elements: impl IntoIterator<Item = Element>,
-    ) -> Result<Vec<Name>, Error> {
-        let elements: Vec<_> = elements.into_iter().collect();
-        run("add to", Span::Long, &self.files, move |files| files.add_many(elements)).await
+        self.protocol.root().path()
     }
 
     /// How many elements there are, locked ones included. Costs a look at each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
     pub async fn count(&self) -> Result<u64, Error> {
-        run("count", Span::Long, &self.files, |files| files.count()).await
+        run("count", Work::Long, &self.protocol, |queue| queue.count()).await
     }
 
     /// The names of all elements in order, locked ones included.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<Name> {
-        Walk::names(self.files.clone())
+        Walk::names(self.protocol.clone())
     }
 
     /// Locks an element; false where somebody else has, or it is gone.
@@ -150,9 +65,11 @@ impl Queue {
     pub async fn lock(&self, name: &Name) -> Result<bool, Error> {
         let name = *name;
         name.check()?;
-        let held =
-            run("lock", Span::Short, &self.files, move |files| Held::lock(files, name)).await?;
-        Ok(held.map(Held::keep).is_some())
+        // As a guard until it is here: who no longer waits for it can't give it back.
+        let guard =
+            run("lock", Work::Short, &self.protocol, move |queue| LockGuard::lock(queue, name))
+                .await?;
+        Ok(guard.map(LockGuard::keep).is_some())
     }
 
     /// Locks and reads all elements that can be locked, in order, and then ends. Those that others have locked
@@ -165,10 +82,12 @@ impl Queue {
     ///
     /// # Examples
     ///
-    /// ```
-    /// use fleeting::dirq::{Error, Queue};
+    /// The same with a [`Queue`](super::Queue), whose elements are not bytes.
     ///
-    /// async fn drain(queue: Queue) -> Result<(), Error> {
+    /// ```
+    /// use fleeting::dirq::{Error, QueueSimple};
+    ///
+    /// async fn drain(queue: QueueSimple) -> Result<(), Error> {
     ///     let mut jobs = queue.locked();
     ///     while let Some(job) = jobs.next().await.transpose()? {
     ///         if work(job.value()).await.is_ok() {
@@ -177,10 +96,10 @@ impl Queue {
     ///     }
     ///     Ok(())
     /// }
-    /// # async fn work(_: &fleeting::dirq::Element) -> Result<(), ()> { Ok(()) }
+    /// # async fn work(_: &[u8]) -> Result<(), ()> { Ok(()) }
     /// ```
-    pub fn locked(&self) -> Walk<Lock<Element>> {
-        Walk::locked(self.files.clone(), None)
+    pub fn locked(&self) -> Walk<Lock<P::Payload>> {
+        Walk::locked(self.protocol.clone(), None)
     }
 
     /// Locks and reads all elements that can be locked, and those that are added later: it never ends.
@@ -212,8 +131,8 @@ impl Queue {
     ///     Ok(())
     /// }
     /// ```
-    pub fn watch(&self, every: Duration) -> Walk<Lock<Element>> {
-        Walk::locked(self.files.clone(), Some(every))
+    pub fn watch(&self, every: Duration) -> Walk<Lock<P::Payload>> {
+        Walk::locked(self.protocol.clone(), Some(every))
     }
 
     /// Gives a lock back.
@@ -222,47 +141,32 @@ impl Queue {
     ///
     /// [`Error::NotLocked`], also where the element is gone, [`Error::InvalidName`] and [`Error::Io`].
     pub async fn unlock(&self, name: &Name) -> Result<(), Error> {
-        self.on("unlock", name, |files, name| files.unlock(name)).await
+        self.on("unlock", name, |queue, name| queue.unlock(name)).await
     }
 
-    /// An element that is locked.
+    /// What an element that is locked holds.
     ///
-    /// Files in it that are not in the schema are passed over.
+    /// Files in the element of a [`Queue`](super::Queue) that are not in its schema are passed over.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`] and [`Error::NoSchema`]; [`Error::MissingFile`], [`Error::NotUtf8`],
-    /// [`Error::InvalidTable`] and [`Error::Foreign`] where the element is not as the schema says;
-    /// [`Error::InvalidName`] and [`Error::Io`].
-    pub async fn get(&self, name: &Name) -> Result<Element, Error> {
-        self.on("read", name, |files, name| files.get(name)).await
+    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::Foreign`] where something else has the place of the
+    /// element or of a file of it, and [`Error::Io`]. Of a [`Queue`](super::Queue) [`Error::NoSchema`], too, and
+    /// [`Error::MissingFile`], [`Error::NotUtf8`] and [`Error::InvalidTable`] where the element is not as the schema
+    /// says.
+    pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
+        self.on("read", name, |queue, name| queue.get(name)).await
     }
 
-    /// An element, whether locked or not; none where it is gone.
+    /// What an element holds, whether locked or not; none where it is gone.
     ///
     /// For a look at what others leave lying, without being in their way.
     ///
     /// # Errors
     ///
     /// As [`get`](Self::get), but for [`Error::NotLocked`].
-    pub async fn peek(&self, name: &Name) -> Result<Option<Element>, Error> {
-        self.on("read", name, |files, name| files.peek(name)).await
-    }
-
-    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
-    pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
-        let name = *name;
-        name.check()?;
-        run("read", Span::Short, &self.files, move |files| {
-            let Some((held, element)) = Held::take(files, name)? else { return Ok(None) };
-            held.unlock()?;
-            Ok(Some(element))
-        })
-        .await
+    pub async fn peek(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
+        self.on("read", name, |queue, name| queue.peek(name)).await
     }
 
     /// Locks an element, reads it and removes it; none where somebody else has the lock, or it is gone.
@@ -276,18 +180,18 @@ impl Queue {
     ///
     /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
     /// work is done.
-    pub async fn dequeue(&self, name: &Name) -> Result<Option<Element>, Error> {
-        self.on("dequeue", name, |files, name| files.dequeue(name)).await
+    pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
+        self.on("dequeue", name, |queue, name| queue.dequeue(name)).await
     }
 
-    /// Removes an element that is locked, with all its files.
+    /// Removes an element that is locked, with all its files and its lock.
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`]; [`Error::Foreign`] where a file in it can't be a field, in which case it stays, and
-    /// stays locked; [`Error::InvalidName`] and [`Error::Io`].
+    /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. Of a [`Queue`](super::Queue)
+    /// [`Error::Foreign`], too, where a file in it can't be a field, in which case it stays, and stays locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
-        self.on("remove", name, |files, name| files.remove(name)).await
+        self.on("remove", name, |queue, name| queue.remove(name)).await
     }
 
     /// Makes the age of an element zero, and so that of its lock: a purge lets it be for as long again.
@@ -296,7 +200,7 @@ impl Queue {
     ///
     /// [`Error::InvalidName`], and [`Error::Io`] where it is gone.
     pub async fn touch(&self, name: &Name) -> Result<(), Error> {
-        self.on("touch", name, |files, name| files.touch(name)).await
+        self.on("touch", name, |queue, name| queue.touch(name)).await
     }
 
     /// Takes away what dead processes left: locks, elements that were on their way in or out and are too old,
@@ -309,24 +213,32 @@ impl Queue {
     ///
     /// [`Error::Io`] where it may not: what was done until then is done.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        run("purge", Span::Long, &self.files, move |files| files.purge(&purge)).await
+        run("purge", Work::Long, &self.protocol, move |queue| queue.purge(&purge)).await
     }
 
-    async fn on<T: Send + 'static>(
+    /// Does what is about one element.
+    pub(super) async fn on<T: Send + 'static>(
         &self,
         operation: &'static str,
         name: &Name,
-        work: impl FnOnce(&Normal, &Name) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&P, &Name) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let name = *name;
         name.check()?;
-        run(operation, Span::Short, &self.files, move |files| work(files, &name)).await
+        run(operation, Work::Short, &self.protocol, move |queue| work(queue, &name)).await
     }
 }
 
-impl Browse for Queue {
+// Not derived, as that would ask it of the protocol as well.
+impl<P: Protocol> Clone for DirQueue<P> {
+    fn clone(&self) -> Self {
+        Self { protocol: self.protocol.clone() }
+    }
+}
+
+impl<P: Protocol> Browse for DirQueue<P> {
     fn id(&self) -> (u64, u64) {
-        self.files.top().id()
+        self.protocol.root().id()
     }
 
     fn path(&self) -> &Path {
@@ -342,71 +254,10 @@ impl Browse for Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl<P: Protocol> fmt::Debug for DirQueue<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
-
-/// Opens a [`Queue`] otherwise than by default.
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct QueueBuilder {
-    options: Options,
-    schema: Option<Schema>,
-    max_elements: u32,
-}
-
-impl QueueBuilder {
-    /// The fields of its elements. Defaults to none, which is enough to look after a queue, but not to add or
-    /// read elements.
-    pub fn schema(mut self, schema: Schema) -> Self {
-        self.schema = Some(schema);
-        self
-    }
-
-    /// How many elements there may be in a directory before the next is begun. Defaults to 16,000.
-    ///
-    /// It is about: each process that adds counts what is there from time to time, and not at each add.
-    pub fn max_elements(mut self, max_elements: u32) -> Self {
-        self.max_elements = max_elements;
-        self
-    }
-
-    /// Takes these bits of the mode from all files and directories that it makes, whatever the process' own
-    /// umask. Defaults to the process' umask.
-    pub fn umask(mut self, umask: u32) -> Self {
-        self.options.umask = Some(umask);
-        self
-    }
-
-    /// The last digit of new names, 0 to 15, so that processes that write at once don't meet. Defaults to a
-    /// random one.
-    pub fn rnd_hex(mut self, digit: u8) -> Self {
-        self.options.rnd_hex = Some(digit);
-        self
-    }
-
-    /// Whether new elements survive a crash of the machine: each add waits until the disk has the files and
-    /// their names. Defaults to false, as in the other implementations.
-    pub fn sync(mut self, sync: bool) -> Self {
-        self.options.sync = sync;
-        self
-    }
-
-    /// Opens the queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`], and [`Error::Io`] where a directory can't be made, or is none.
-    pub async fn open(self) -> Result<Queue, Error> {
-        let Self { options, schema, max_elements } = self;
-        if max_elements == 0 {
-            let reason = "it is at least 1".to_owned();
-            return Err(Error::InvalidOption { option: "max_elements", reason });
-        }
-        let top = options.open(&[TEMPORARY, OBSOLETE]).await?;
-        let insertion = Insertion::new(max_elements);
-        Ok(Queue { files: Arc::new(Normal { top, schema, insertion }) })
+        f.debug_struct(self.protocol.type_name())
+            .field("path", &self.path())
+            .finish_non_exhaustive()
     }
 }

@@ -1,3 +1,5 @@
+//! Which fields the elements of a normal queue have, and how each becomes a file and comes back.
+
 use std::{collections::BTreeMap, path::Path, str::FromStr};
 
 use bytes::Bytes;
@@ -111,6 +113,7 @@ impl Schema {
         path: &Path,
         mut read: impl FnMut(&str) -> Result<Option<Vec<u8>>, Error>,
     ) -> Result<Element, Error> {
+        // Only the files that it names: what else is in the element is somebody else's field.
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, field) in &self.0 {
             match read(name)? {

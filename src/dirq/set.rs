@@ -1,3 +1,5 @@
+//! Several queues of one kind, merged by the times in their names.
+
 use std::path::Path;
 
 use futures_util::{future::BoxFuture, stream::unfold};
@@ -85,36 +87,40 @@ impl<Q: Browse> QueueSet<Q> {
     /// An error is of one queue, of which it names the path; the walk goes on.
     #[doc(alias = "first")]
     pub fn names(&self) -> Walk<(Q, Name)> {
-        let heads: Vec<_> = self.queues.iter().map(|queue| Head::new(queue.clone())).collect();
-        Walk::new(unfold(heads, |mut heads| async move {
-            for head in &mut heads {
-                if let Err(error) = head.fill().await {
-                    return Some((Err(error), heads));
+        let sources: Vec<_> =
+            self.queues.iter().map(|queue| MergeSource::new(queue.clone())).collect();
+        Walk::new(unfold(sources, |mut sources| async move {
+            // Each must have told its next before the first of all is known.
+            for source in &mut sources {
+                if let Err(error) = source.fill().await {
+                    return Some((Err(error), sources));
                 }
             }
-            heads.retain(|head| head.name.is_some());
-            let first = heads.iter_mut().min_by_key(|head| head.name.map(|name| name.element))?;
-            let name = first.name.take().expect("a queue without a next name is out");
-            Some((Ok((first.queue.clone(), name)), heads))
+            sources.retain(|source| source.next.is_some());
+            let first =
+                sources.iter_mut().min_by_key(|source| source.next.map(|name| name.element))?;
+            let name = first.next.take().expect("a queue without a next name is out");
+            Some((Ok((first.queue.clone(), name)), sources))
         }))
     }
 }
 
 /// A queue of a set with its next name.
-struct Head<Q> {
+struct MergeSource<Q> {
     queue: Q,
     names: Walk<Name>,
-    name: Option<Name>,
+    /// None before it is looked for, and after the last.
+    next: Option<Name>,
 }
 
-impl<Q: Browse> Head<Q> {
+impl<Q: Browse> MergeSource<Q> {
     fn new(queue: Q) -> Self {
-        Self { names: queue.all_names(), queue, name: None }
+        Self { names: queue.all_names(), queue, next: None }
     }
 
     async fn fill(&mut self) -> Result<(), Error> {
-        if self.name.is_none() {
-            self.name = self.names.next().await.transpose()?;
+        if self.next.is_none() {
+            self.next = self.names.next().await.transpose()?;
         }
         Ok(())
     }

@@ -1,3 +1,5 @@
+//! The stream of all that a queue has, and that of its names.
+
 use std::{
     fmt,
     pin::Pin,
@@ -13,8 +15,8 @@ use futures_util::{
 
 use super::{
     Error, Name,
+    blocking::{Work, run},
     protocol::Protocol,
-    run::{Span, run},
 };
 
 /// What a queue holds, one after another in the order of the names: [`Name`]s, or [`Lock`](super::Lock)s of
@@ -60,14 +62,16 @@ impl<T> Walk<T> {
 
 impl Walk<Name> {
     pub(super) fn names<P: Protocol + ?Sized>(queue: Arc<P>) -> Self {
+        // The directories as the walk begins, and the names of each as it is reached: so it ends, however fast others
+        // add, and what it holds at once is one directory.
         let lister = queue.clone();
         let directories = once(async move {
-            run("list", Span::Long, &lister, |queue| queue.top().directories()).await
+            run("list", Work::Long, &lister, |queue| queue.root().directories()).await
         });
         let elements = move |directory| {
             let queue = queue.clone();
             async move {
-                run("list", Span::Long, &queue, move |queue| {
+                run("list", Work::Long, &queue, move |queue| {
                     let mut names = queue.elements(directory)?;
                     names.sort_unstable();
                     Ok(names)

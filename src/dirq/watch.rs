@@ -1,3 +1,6 @@
+//! When to look into a queue again: the system tells of new elements (inotify and its like), and a clock makes up for
+//! all that it does not tell.
+
 use std::{
     collections::BTreeSet, mem, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration,
 };
@@ -10,14 +13,15 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     Error,
-    name::{Entry, directory_of, element_of},
+    blocking::{Work, run},
+    file_name::{FileName, directory_of, element_of},
     protocol::Protocol,
-    run::{Span, run},
 };
 
 /// Knows when to look into a queue again.
 pub(super) struct Watch {
     every: Duration,
+    /// Told by the watcher's own thread. It keeps one notice for who does not wait yet.
     changed: Arc<Notify>,
     watches: Watches,
 }
@@ -55,28 +59,31 @@ impl Watch {
     /// Watches the directories that are new, and at first the queue itself; false where it did before.
     async fn follow<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> bool {
         let changed = self.changed.clone();
+        // Lent to the thread that may wait. Whoever drops this future in between goes on by the clock.
         let watches = mem::replace(&mut self.watches, Watches::Failed);
-        let followed = run("watch", Span::Long, queue, move |queue| {
+        let followed = run("watch", Work::Long, queue, move |queue| {
             let is_first = matches!(watches, Watches::None);
             let (mut watcher, old) = match watches {
                 Watches::None => {
                     let mut watcher =
-                        watcher(changed).map_err(|error| failed(queue.top().path(), error))?;
-                    watch(&mut watcher, queue.top().path())?;
+                        watcher(changed).map_err(|error| failed(queue.root().path(), error))?;
+                    watch(&mut watcher, queue.root().path())?;
                     (watcher, BTreeSet::new())
                 }
                 Watches::On(watcher, old) => (watcher, old),
                 Watches::Failed => return Ok((Watches::Failed, false)),
             };
-            let mut directories = queue.top().directories()?;
+            let mut directories = queue.root().directories()?;
             let first = directories.len().saturating_sub(Self::DIRECTORIES);
             let now = BTreeSet::from_iter(directories.split_off(first));
-            let path =
-                |directory: &u32| queue.top().path().join(Entry::directory(*directory).as_str());
+            let path = |directory: &u32| {
+                queue.root().path().join(FileName::directory(*directory).as_str())
+            };
             for gone in old.difference(&now) {
                 // The system forgets by itself what was removed.
                 let _ = watcher.unwatch(&path(gone));
             }
+            // They may be gone by now, or have elements already: the caller looks once more after each new one.
             for new in now.difference(&old) {
                 watch(&mut watcher, &path(new))?;
             }

@@ -1,3 +1,5 @@
+//! An event as it is written: its key and value as JSON, made when it comes off the stream.
+
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,4 +1,4 @@
-//! Where work on a queue is done: in place, or on a thread that may wait for a disk.
+//! Where the work of a call is done: in place, or on one of the runtime's threads that may wait for a disk.
 
 use std::{
     io,
@@ -13,14 +13,14 @@ use super::{Error, protocol::Protocol};
 
 /// How long work lasts where it never waits for a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Span {
+pub(super) enum Work {
     /// As long as a few calls to the kernel: about an element.
     Short,
     /// As long as there are elements, or bytes.
     Long,
 }
 
-impl Span {
+impl Work {
     /// A write of more takes longer than a trip to another thread.
     const SHORT_DATA: usize = 64 * 1024;
 
@@ -41,22 +41,22 @@ impl Span {
 /// Outside of a Tokio runtime, unless the work is done in place; and where `work` does.
 pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     operation: &'static str,
-    span: Span,
+    length: Work,
     queue: &Arc<P>,
     work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    if span == Span::Short && queue.top().in_memory() {
+    if length == Work::Short && queue.root().in_memory() {
         // A task that never waits for anything else still lets others run.
         consume_budget().await;
         return work(queue);
     }
     let worker = queue.clone();
     let done = spawn_blocking(move || work(&worker)).await;
-    done.unwrap_or_else(|error| Err(failed(error, operation, queue.top().path())))
+    done.unwrap_or_else(|error| Err(failed(error, operation, queue.root().path())))
 }
 
-/// The same on a path, which may be on any disk.
-pub(super) async fn run_at<T: Send + 'static>(
+/// Runs `work` on a path, which may be on any disk: never in place.
+pub(super) async fn run_blocking<T: Send + 'static>(
     operation: &'static str,
     path: PathBuf,
     work: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
@@ -66,23 +66,11 @@ pub(super) async fn run_at<T: Send + 'static>(
     done.unwrap_or_else(|error| Err(failed(error, operation, &path)))
 }
 
-/// Whether what is in the directory at `path` is in memory alone.
-#[cfg(target_os = "linux")]
-pub(super) fn is_in_memory(path: &Path) -> bool {
-    const TMPFS: u32 = 0x0102_1994;
-    const RAMFS: u32 = 0x8584_58f6;
-    // The width of the type differs between machines.
-    rustix::fs::statfs(path).is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u32)))
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn is_in_memory(_: &Path) -> bool {
-    false
-}
-
 fn failed(error: JoinError, operation: &'static str, path: &Path) -> Error {
     match error.try_into_panic() {
+        // As if the work had been done in place.
         Ok(panic) => resume_unwind(panic),
+        // Work on such a thread is never aborted, and so the runtime did not begin it.
         Err(_) => Error::io(operation, path, io::Error::other("the runtime shuts down")),
     }
 }

@@ -1,3 +1,8 @@
+//! The directory of a queue: what both kinds do with it and the directories of elements in it.
+//!
+//! A queue's directory is a path here and no open directory: whoever moves a queue away and makes a new one in its
+//! place finds the next element in the new one. So each call begins with an [`Opener`].
+
 use std::{
     ffi::CStr,
     io,
@@ -6,17 +11,15 @@ use std::{
 };
 
 use rand::{RngExt, make_rng, rngs::SmallRng};
-use rustix::{
-    fs::{FileType, Mode, chmod, mkdir, stat},
-    io::Errno,
-};
+use rustix::io::Errno;
 
 use super::{
-    Error, Name, PurgeReport,
-    folder::{FOLDER_MODE, Folder},
-    kept::Kept,
-    name::{Entry, Stamps, directory_of, element_of},
-    run::{is_in_memory, run_at},
+    Error, Name,
+    dir_cache::DirCache,
+    file_name::{FileName, directory_of, element_of},
+    fs::{Dir, FileType, Mode, apply_umask, is_in_memory, make_dir, stat},
+    name_generator::NameGenerator,
+    retry::RetryBudget,
 };
 
 /// What both kinds of queues are opened with.
@@ -35,16 +38,7 @@ impl Options {
 
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
     /// there.
-    pub(super) async fn open(self, always: &'static [&'static str]) -> Result<Top, Error> {
-        run_at("open", self.path.clone(), |_| {
-            let top = self.open_now()?;
-            always.iter().try_for_each(|name| top.make_named(name))?;
-            Ok(top)
-        })
-        .await
-    }
-
-    fn open_now(self) -> Result<Top, Error> {
+    pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
         let Self { path, umask, rnd_hex, sync } = self;
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
             let reason = format!("it is at most 0o777, and not {umask:#o}");
@@ -56,6 +50,7 @@ impl Options {
         }
         let rnd_hex = rnd_hex.unwrap_or_else(|| make_rng::<SmallRng>().random_range(0..16));
         let umask = umask.map(|umask| Mode::from_bits_retain(umask as _));
+        // Of now: the process may change its directory while the queue is open.
         let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
         make_all(&path, umask)?;
         let at_path = stat(&path).map_err(Error::on("open", || &path))?;
@@ -63,28 +58,29 @@ impl Options {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let id = (at_path.st_dev as u64, at_path.st_ino as u64);
-        let kept = is_in_memory(&path).then(Kept::default);
-        Ok(Top { path, umask, sync, stamps: Stamps::new(rnd_hex), id, kept })
+        let cache = is_in_memory(&path).then(DirCache::default);
+        let root = Root { path, umask, sync, names: NameGenerator::new(rnd_hex), id, cache };
+        always.iter().try_for_each(|name| root.make_named(name))?;
+        Ok(root)
     }
 }
 
-/// The directory of a queue, and what is the same in both kinds.
+/// The directory of a queue, with what it was opened with.
 ///
-/// It is a path and no open directory: whoever moves a queue away and makes a new one in its place finds
-/// the next element there. So each call begins with a [`View`].
+/// It is `pub` only as a part of [`Protocol`](super::protocol::Protocol), which nobody outside can name.
 #[derive(Debug)]
-pub(super) struct Top {
+pub struct Root {
     path: PathBuf,
     pub(super) umask: Option<Mode>,
     pub(super) sync: bool,
-    pub(super) stamps: Stamps,
-    /// Of device and inode: two paths may lead to one queue.
+    pub(super) names: NameGenerator,
+    /// Device and inode, as two paths may lead to one queue.
     id: (u64, u64),
-    /// If it is in memory.
-    kept: Option<Kept>,
+    /// If it is in memory. It goes by times that a file system on a network may tell too late.
+    cache: Option<DirCache>,
 }
 
-impl Top {
+impl Root {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -95,7 +91,7 @@ impl Top {
 
     /// Whether no call waits for a disk, as when it was opened.
     pub(super) fn in_memory(&self) -> bool {
-        self.kept.is_some()
+        self.cache.is_some()
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
@@ -105,8 +101,8 @@ impl Top {
     /// The directories of elements, in order. What has such a name and is something else is left out.
     pub(super) fn directories(&self) -> Result<Vec<u32>, Error> {
         let mut found = Vec::new();
-        let Some(top) = self.root()? else { return Ok(found) };
-        top.list(|name, file_type| {
+        let Some(root) = self.open_root()? else { return Ok(found) };
+        root.list(|name, file_type| {
             if let Some(number) = directory_of(name.to_bytes())
                 && matches!(file_type, FileType::Directory | FileType::Unknown)
             {
@@ -143,7 +139,7 @@ impl Top {
         mut visit: impl FnMut(u64),
     ) -> Result<(), Error> {
         let mut unknown = Vec::new();
-        let folder = self.list(directory, |name, file_type| {
+        let dir = self.list(directory, |name, file_type| {
             let Some(element) = element_of(name.to_bytes()) else { return };
             if file_type == kind {
                 visit(element);
@@ -151,9 +147,10 @@ impl Top {
                 unknown.push(element);
             }
         })?;
+        // After the list, as some file systems don't tell types in it: then each costs a call.
         for element in unknown {
-            if let Some(folder) = &folder
-                && let Ok(stat) = folder.stat(Entry::element(element).c_str())
+            if let Some(dir) = &dir
+                && let Ok(stat) = dir.stat(FileName::element(element).c_str())
                 && FileType::from_raw_mode(stat.st_mode) == kind
             {
                 visit(element);
@@ -168,33 +165,34 @@ impl Top {
         &self,
         directory: u32,
         visit: impl FnMut(&CStr, FileType),
-    ) -> Result<Option<Arc<Folder>>, Error> {
-        let folder = match self.folder(directory) {
-            Ok(Some(folder)) => folder,
+    ) -> Result<Option<Arc<Dir>>, Error> {
+        let dir = match self.open(directory) {
+            Ok(Some(dir)) => dir,
             Ok(None) | Err(Error::Foreign { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        match folder.list(visit) {
-            Ok(()) => Ok(Some(folder)),
+        match dir.list(visit) {
+            Ok(()) => Ok(Some(dir)),
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(Error::io("list", folder.path(), error)),
+            Err(error) => Err(Error::io("list", dir.path(), error)),
         }
     }
 
     /// A directory of elements; none where there is none.
-    pub(super) fn folder(&self, directory: u32) -> Result<Option<Arc<Folder>>, Error> {
-        self.view().folder(directory)
+    pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
+        self.opener().open(directory)
     }
 
-    /// What is now in the queue's directory.
-    pub(super) fn view(&self) -> View<'_> {
-        let kept = self.kept.as_ref().and_then(|kept| Some((kept, kept.look(&self.path)?)));
-        View { path: &self.path, kept }
+    /// Looks at the queue's directory: what one call opens, it opens by this.
+    pub(super) fn opener(&self) -> Opener<'_> {
+        let cache =
+            self.cache.as_ref().and_then(|cache| Some((cache, cache.validate(&self.path)?)));
+        Opener { path: &self.path, cache }
     }
 
     /// Makes a directory of elements, and those above it, unless it is there.
     pub(super) fn make(&self, directory: u32) -> Result<(), Error> {
-        self.make_named(Entry::directory(directory).as_str())
+        self.make_named(FileName::directory(directory).as_str())
     }
 
     /// Makes a directory in the queue's, unless it is there.
@@ -202,8 +200,9 @@ impl Top {
         let made = make_all(&self.path.join(name), self.umask)?;
         if made
             && self.sync
-            && let Some(root) = self.root()?
+            && let Some(root) = self.open_root()?
         {
+            // An element is on disk only if the name of its directory is.
             root.sync().map_err(Error::on("sync", || &self.path))?;
         }
         Ok(())
@@ -214,117 +213,84 @@ impl Top {
         if !self.sync {
             return Ok(());
         }
+        // Names of one call come in order, and so those of a directory stand together.
         let mut directories: Vec<_> = names.iter().map(|name| name.directory).collect();
         directories.dedup();
         for directory in directories {
-            if let Some(folder) = self.folder(directory)? {
-                folder.sync().map_err(Error::on("sync", || folder.path()))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the directories of elements that are empty, but for the last.
-    pub(super) fn remove_empty(&self, report: &mut PurgeReport) -> Result<(), Error> {
-        let directories = self.directories()?;
-        let Some((_, all_but_last)) = directories.split_last() else { return Ok(()) };
-        for &directory in all_but_last {
-            let path = self.path.join(Entry::directory(directory).as_str());
-            match rustix::fs::rmdir(&path) {
-                Ok(()) => report.directories += 1,
-                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
-                Err(error) => return Err(Error::io("remove", path, error)),
+            if let Some(dir) = self.open(directory)? {
+                dir.sync().map_err(Error::on("sync", || dir.path()))?;
             }
         }
         Ok(())
     }
 
     /// The queue's own directory, which may be a link, as its owner named it; none where it is gone.
-    fn root(&self) -> Result<Option<Folder>, Error> {
-        match Folder::open(self.path.join(".")) {
-            Ok(folder) => Ok(Some(folder)),
+    fn open_root(&self) -> Result<Option<Dir>, Error> {
+        // The dot follows that link, which an open of a directory otherwise refuses.
+        match Dir::open(self.path.join(".")) {
+            Ok(dir) => Ok(Some(dir)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(Error::io("open", &self.path, error)),
         }
     }
 }
 
-/// The queue's directory at one time. Two directories that are opened by one view are of one queue, as far as that
-/// is cheap to see.
-pub(super) struct View<'a> {
+/// Opens the directories in a queue's, which it looked at when it was made: two that are opened by one opener are of
+/// one queue, as far as that is cheap to see.
+pub(super) struct Opener<'a> {
     path: &'a Path,
-    kept: Option<(&'a Kept, u64)>,
+    /// With the generation of that look; none where each directory has to be opened anew.
+    cache: Option<(&'a DirCache, u64)>,
 }
 
-impl View<'_> {
+impl Opener<'_> {
     /// A directory of elements; none where there is none.
-    pub(super) fn folder(&self, directory: u32) -> Result<Option<Arc<Folder>>, Error> {
-        self.open(Entry::directory(directory).as_str())
+    pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
+        self.open_named(FileName::directory(directory).as_str())
     }
 
     /// A directory in the queue's; none where there is none.
-    pub(super) fn open(&self, name: &str) -> Result<Option<Arc<Folder>>, Error> {
-        if let Some((kept, generation)) = self.kept
-            && let Some(folder) = kept.get(name, generation)
+    pub(super) fn open_named(&self, name: &str) -> Result<Option<Arc<Dir>>, Error> {
+        if let Some((cache, generation)) = self.cache
+            && let Some(dir) = cache.get(name, generation)
         {
-            return Ok(Some(folder));
+            return Ok(Some(dir));
         }
         let path = self.path.join(name);
-        let folder = match Folder::open(path.clone()) {
-            Ok(folder) => Arc::new(folder),
+        let dir = match Dir::open(path.clone()) {
+            Ok(dir) => Arc::new(dir),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(Error::Foreign { path }),
             Err(error) => return Err(Error::io("open", path, error)),
         };
-        if let Some((kept, generation)) = self.kept {
-            kept.keep(name, &folder, generation);
+        if let Some((cache, generation)) = self.cache {
+            cache.insert(name, &dir, generation);
         }
-        Ok(Some(folder))
+        Ok(Some(dir))
     }
 
-    /// Equal in two views between which no directory was made or removed; none where that can't be told.
+    /// Equal in two openers between which no directory was made or removed; none where that can't be told.
     pub(super) fn generation(&self) -> Option<u64> {
-        self.kept.map(|(_, generation)| generation)
-    }
-}
-
-/// How often a call begins anew, because others took the name or removed the directory under it.
-pub(super) struct Tries {
-    operation: &'static str,
-    left: u32,
-}
-
-impl Tries {
-    const ALL: u32 = 256;
-
-    pub(super) fn of(operation: &'static str) -> Self {
-        Self { operation, left: Self::ALL }
-    }
-
-    /// An error after the last.
-    pub(super) fn again(&mut self, path: impl FnOnce() -> PathBuf) -> Result<(), Error> {
-        self.left -= 1;
-        match self.left {
-            0 => Err(Error::GaveUp { operation: self.operation, path: path(), tries: Self::ALL }),
-            _ => Ok(()),
-        }
+        self.cache.map(|(_, generation)| generation)
     }
 }
 
 /// Makes a directory and those above it, where they are not there; whether it did. The umask goes for those
 /// that it makes.
 fn make_all(path: &Path, umask: Option<Mode>) -> Result<bool, Error> {
-    let mut tries = Tries::of("make");
+    let mut retries = RetryBudget::of("make");
     loop {
-        match (mkdir(path, FOLDER_MODE), path.parent()) {
+        match (make_dir(path), path.parent()) {
             (Ok(()), _) => break,
             (Err(Errno::EXIST), _) => return Ok(false),
+            // From below, as most often all but the last are there.
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
             (Err(error), _) => return Err(Error::io("make", path, error)),
         };
-        tries.again(|| path.to_owned())?;
+        retries.spend(|| path.to_owned())?;
     }
-    match umask.map(|umask| chmod(path, FOLDER_MODE.difference(umask))) {
+    match umask.map(|umask| apply_umask(path, umask)) {
+        // Gone again: another process' purge removes what is empty.
         None | Some(Ok(()) | Err(Errno::NOENT)) => Ok(true),
         Some(Err(error)) => Err(Error::io("set the mode of", path, error)),
     }

@@ -1,3 +1,6 @@
+//! The stream of locked elements: several are locked ahead of who asks for them, so that they share one trip to the
+//! thread that may wait for the disk.
+
 use std::{
     collections::VecDeque,
     mem,
@@ -9,32 +12,32 @@ use futures_util::stream::unfold;
 
 use super::{
     Error, Lock, Name, Walk,
+    blocking::{Work, run},
     protocol::Protocol,
-    run::{Span, run},
     watch::Watch,
 };
 
 impl<T: Send + 'static> Walk<Lock<T>> {
     /// Locks what can be locked, from the first element to the last: once, or each time there may be more.
     pub(super) fn locked(queue: Arc<dyn Protocol<Payload = T>>, again: Option<Duration>) -> Self {
-        let state = (Round::new(queue), again.map(Watch::new));
-        Self::new(unfold(state, |(mut round, mut watch)| async move {
+        let state = (Prefetch::new(queue), again.map(Watch::new));
+        Self::new(unfold(state, |(mut locks, mut watch)| async move {
             loop {
-                if let Some(next) = round.next().await {
-                    return Some((next, (round, watch)));
+                if let Some(next) = locks.next().await {
+                    return Some((next, (locks, watch)));
                 }
-                watch.as_mut()?.wait(&round.queue).await;
+                watch.as_mut()?.wait(&locks.queue).await;
             }
         }))
     }
 }
 
-/// One way through a queue.
+/// One walk through a queue after another, with what is locked ahead in it.
 ///
 /// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
 /// that wait here are locked for nothing: how many there are goes by how fast they are asked for. In memory, where
 /// there is no such call, none waits.
-struct Round<T: Send + 'static> {
+struct Prefetch<T: Send + 'static> {
     queue: Arc<dyn Protocol<Payload = T>>,
     /// Where the next are; none before the first, and after the last.
     cursor: Option<Cursor>,
@@ -42,10 +45,12 @@ struct Round<T: Send + 'static> {
     ahead: VecDeque<Result<Lock<T>, Error>>,
     /// How many to lock next time.
     count: usize,
+    /// A system instant and no Tokio one: it is about how fast a disk and the caller are, whatever a test makes of
+    /// time.
     filled: Instant,
 }
 
-impl<T: Send + 'static> Round<T> {
+impl<T: Send + 'static> Prefetch<T> {
     const MAX_COUNT: usize = 64;
     /// Had all left within this time, they could have been twice as many.
     const QUICK: Duration = Duration::from_millis(10);
@@ -70,11 +75,12 @@ impl<T: Send + 'static> Round<T> {
             {
                 return Some(next);
             }
+            // By a flag, as no cursor may also mean that the walk has not begun.
             if self.ended && self.ahead.is_empty() {
                 self.ended = false;
                 return None;
             }
-            self.count = match age < Self::QUICK && !self.queue.top().in_memory() {
+            self.count = match age < Self::QUICK && !self.queue.root().in_memory() {
                 true => (self.count * 2).clamp(1, Self::MAX_COUNT),
                 false => 1,
             };
@@ -86,20 +92,22 @@ impl<T: Send + 'static> Round<T> {
     async fn fill(&mut self) {
         let (count, stale) = (self.count, mem::take(&mut self.ahead));
         let cursor = match self.ended {
+            // Only what was locked ahead and is stale is still to come.
             true => Some(Cursor::default()),
             false => self.cursor.take(),
         };
         // What was listed is taken in place; a list may be long.
         let listed = cursor.as_ref().map_or(0, |cursor| cursor.names.len());
-        let (span, tries) = match self.queue.top().in_memory() && listed > 0 {
-            true => (Span::Short, listed.min(Self::TRIES_IN_PLACE)),
-            false => (Span::Long, Self::TRIES),
+        let (length, tries) = match self.queue.root().in_memory() && listed > 0 {
+            true => (Work::Short, listed.min(Self::TRIES_IN_PLACE)),
+            false => (Work::Long, Self::TRIES),
         };
-        let filled = run("list", span, &self.queue, move |queue| {
+        let filled = run("list", length, &self.queue, move |queue| {
             let mut cursor = match cursor {
                 Some(cursor) => cursor,
                 None => Cursor::at_start(queue)?,
             };
+            // Their locks are as old as the call that took them, and the caller may have been slow.
             let mut ahead = cursor.take_back(stale);
             for _ in 0..tries {
                 if ahead.len() >= count {
@@ -129,7 +137,7 @@ struct Cursor {
 
 impl Cursor {
     fn at_start<P: Protocol + ?Sized>(queue: &Arc<P>) -> Result<Self, Error> {
-        Ok(Self { names: VecDeque::new(), directories: queue.top().directories()?.into() })
+        Ok(Self { names: VecDeque::new(), directories: queue.root().directories()?.into() })
     }
 
     fn next<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> Option<Result<Name, Error>> {

@@ -1,16 +1,18 @@
+//! The queue that a spool writes to, of either kind.
+
 use std::{path::Path, sync::Arc};
 
 use super::record::Record;
 use crate::dirq::{Error, Queue, QueueSimple};
 
-/// A queue of either kind.
+/// A queue of either kind, as a spool writes to it. It is `pub` as what [`Spool::new`](crate::Spool::new) takes.
 #[derive(Debug)]
-pub enum Target {
+pub enum AnyQueue {
     Simple(QueueSimple),
     Normal(Queue),
 }
 
-impl Target {
+impl AnyQueue {
     /// Whether elements of the spool go in.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
@@ -44,13 +46,13 @@ impl Target {
     }
 }
 
-impl From<QueueSimple> for Target {
+impl From<QueueSimple> for AnyQueue {
     fn from(queue: QueueSimple) -> Self {
         Self::Simple(queue)
     }
 }
 
-impl From<Queue> for Target {
+impl From<Queue> for AnyQueue {
     fn from(queue: Queue) -> Self {
         Self::Normal(queue)
     }

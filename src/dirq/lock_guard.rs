@@ -1,0 +1,67 @@
+//! A lock in the file system as a guard in memory: given back by whoever drops it.
+
+use std::sync::Arc;
+
+use super::{Error, Name, protocol::Protocol};
+
+/// A lock that somebody has to give back: whoever drops it does.
+///
+/// A future that waits for a lock may be dropped before it has it: then the lock is dropped with the result
+/// that nobody came for.
+pub(super) struct LockGuard<P: Protocol + ?Sized> {
+    queue: Arc<P>,
+    /// `NULL`, which no lock has, where there is nothing to give back.
+    name: Name,
+}
+
+impl<P: Protocol + ?Sized> LockGuard<P> {
+    /// Locks an element; none where that can't be.
+    pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
+        let locked = queue.lock(&name)?;
+        Ok(locked.then(|| Self { queue: queue.clone(), name }))
+    }
+
+    /// Locks and reads an element; none where it can't be locked.
+    pub(super) fn take(queue: &Arc<P>, name: Name) -> Result<Option<(Self, P::Payload)>, Error> {
+        let taken = queue.take(&name)?;
+        Ok(taken.map(|payload| (Self { queue: queue.clone(), name }, payload)))
+    }
+
+    pub(super) fn queue(&self) -> &Arc<P> {
+        &self.queue
+    }
+
+    pub(super) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub(super) fn remove(self) -> Result<(), Error> {
+        // An error leaves it to the drop, which gives the lock of what could not be removed back.
+        self.queue.remove(&self.name)?;
+        self.keep();
+        Ok(())
+    }
+
+    /// Gives it back, and says whether that worked.
+    pub(super) fn unlock(self) -> Result<(), Error> {
+        let unlocked = self.queue.unlock(&self.name);
+        // Once is enough: by a second try the lock might be another's.
+        self.keep();
+        unlocked
+    }
+
+    /// Leaves the element locked.
+    pub(super) fn keep(mut self) {
+        // No `mem::forget`: the lock is to stay, and not the memory of the handle too.
+        self.name = Name::NULL;
+    }
+}
+
+impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
+    fn drop(&mut self) {
+        if self.name != Name::NULL {
+            // A lock that was purged is not there, and of any other trouble the purge takes care.
+            let _ = self.queue.unlock(&self.name);
+        }
+    }
+}

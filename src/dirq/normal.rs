@@ -1,0 +1,198 @@
+//! The normal queue: a directory for each element, a file for each field of it. What users call on this kind alone,
+//! and its builder.
+
+mod add;
+mod layout;
+mod lock;
+mod protocol;
+mod purge;
+mod remove;
+mod rotation;
+
+use std::{path::Path, sync::Arc};
+
+use self::{
+    layout::{Normal, OBSOLETE, TEMPORARY},
+    rotation::Rotation,
+};
+use super::{
+    DirQueue, Element, Error, Name, Schema,
+    blocking::{Work, run, run_blocking},
+    lock_guard::LockGuard,
+    root::Options,
+};
+
+/// A queue that holds a directory for each element, with a file for each field: the `Queue` of Python's `dirq`,
+/// `Directory::Queue::Normal` of Perl's.
+///
+/// It is a handle: cheap to clone, and all clones are one. Other processes, in whatever language, may use the
+/// same directory at the same time. What holds for all directory queues is in [the module](super).
+///
+/// A queue that writes or reads elements needs their [`Schema`]. Where one piece of data an element is enough,
+/// [`QueueSimple`](super::QueueSimple) is faster.
+///
+/// What it has in common with the other kind is in [`DirQueue`]. What it reads is an [`Element`].
+///
+/// # Examples
+///
+/// ```
+/// use fleeting::dirq::{Element, Queue, Schema};
+///
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let schema = Schema::new([("body", "string"), ("header", "table?")])?;
+/// let queue = Queue::builder(dir.path().join("mail")).schema(schema).open().await?;
+/// let mail = Element::new().with("body", "hello").with("header", [("to", "grace")]);
+/// queue.add(mail.clone()).await?;
+///
+/// let mut names = queue.names();
+/// while let Some(name) = names.next().await.transpose()? {
+///     assert_eq!(queue.dequeue(&name).await?, Some(mail.clone()));
+/// }
+/// assert_eq!(queue.count().await?, 0);
+/// # Ok(()) }
+/// ```
+pub type Queue = DirQueue<Normal>;
+
+impl DirQueue<Normal> {
+    /// Opens the queue in the directory `path` without a schema: it can't add or read elements, but do all else.
+    ///
+    /// The directory is made if need be, with those above it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it can't be made, or is no directory.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder(path).open().await
+    }
+
+    /// Opens it otherwise than by default, as with a schema.
+    pub fn builder(path: impl AsRef<Path>) -> QueueBuilder {
+        QueueBuilder { options: Options::new(path.as_ref()), schema: None, max_elements: 16_000 }
+    }
+
+    /// The fields of its elements, as it was opened with.
+    pub fn schema(&self) -> Option<&Schema> {
+        self.protocol.schema.as_ref()
+    }
+
+    /// Adds an element, and returns its name.
+    ///
+    /// Others see it whole or not at all. Its name is later than all that this queue gave before; elements of
+    /// several processes come in the order of their clocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] where
+    /// it is not as the schema says; [`Error::Io`], as on a full disk. Each leaves nothing behind. But where
+    /// only the last step of [`sync`](QueueBuilder::sync) failed, the element is there.
+    ///
+    /// # Cancel safety
+    ///
+    /// Who drops the future can't know whether the element is added.
+    #[doc(alias = "enqueue")]
+    pub async fn add(&self, element: Element) -> Result<Name, Error> {
+        let length = self.protocol.length_of_add(&element);
+        run("add to", length, &self.protocol, move |queue| queue.add(element)).await
+    }
+
+    /// Adds the elements, in their order, at once: quicker than one by one.
+    ///
+    /// All are written before the first is added: where that fails, none is. With
+    /// [`sync`](QueueBuilder::sync), their directory is synced once.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add). [`Error::Partial`] names those that were added before one that could not be.
+    ///
+    /// # Cancel safety
+    ///
+    /// Who drops the future can't know what is added.
+    pub async fn add_many(
+        &self,
+        elements: impl IntoIterator<Item = Element>,
+    ) -> Result<Vec<Name>, Error> {
+        let elements: Vec<_> = elements.into_iter().collect();
+        run("add to", Work::Long, &self.protocol, move |queue| queue.add_many(elements)).await
+    }
+
+    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
+    pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
+        let name = *name;
+        name.check()?;
+        run("read", Work::Short, &self.protocol, move |queue| {
+            let Some((guard, element)) = LockGuard::take(queue, name)? else { return Ok(None) };
+            guard.unlock()?;
+            Ok(Some(element))
+        })
+        .await
+    }
+}
+
+/// Opens a [`Queue`] otherwise than by default.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct QueueBuilder {
+    options: Options,
+    schema: Option<Schema>,
+    max_elements: u32,
+}
+
+impl QueueBuilder {
+    /// The fields of its elements. Defaults to none, which is enough to look after a queue, but not to add or
+    /// read elements.
+    pub fn schema(mut self, schema: Schema) -> Self {
+        self.schema = Some(schema);
+        self
+    }
+
+    /// How many elements there may be in a directory before the next is begun. Defaults to 16,000.
+    ///
+    /// It is about: each process that adds counts what is there from time to time, and not at each add.
+    pub fn max_elements(mut self, max_elements: u32) -> Self {
+        self.max_elements = max_elements;
+        self
+    }
+
+    /// Takes these bits of the mode from all files and directories that it makes, whatever the process' own
+    /// umask. Defaults to the process' umask.
+    pub fn umask(mut self, umask: u32) -> Self {
+        self.options.umask = Some(umask);
+        self
+    }
+
+    /// The last digit of new names, 0 to 15, so that processes that write at once don't meet. Defaults to a
+    /// random one.
+    pub fn rnd_hex(mut self, digit: u8) -> Self {
+        self.options.rnd_hex = Some(digit);
+        self
+    }
+
+    /// Whether new elements survive a crash of the machine: each add waits until the disk has the files and
+    /// their names. Defaults to false, as in the other implementations.
+    pub fn sync(mut self, sync: bool) -> Self {
+        self.options.sync = sync;
+        self
+    }
+
+    /// Opens the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`], and [`Error::Io`] where a directory can't be made, or is none.
+    pub async fn open(self) -> Result<Queue, Error> {
+        let Self { options, schema, max_elements } = self;
+        if max_elements == 0 {
+            let reason = "it is at least 1".to_owned();
+            return Err(Error::InvalidOption { option: "max_elements", reason });
+        }
+        let path = options.path.clone();
+        let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
+        let rotation = Rotation::new(max_elements);
+        Ok(Queue { protocol: Arc::new(Normal { root, schema, rotation }) })
+    }
+}

@@ -1,0 +1,191 @@
+//! How elements come into a normal queue: written in `temporary`, and moved to their place when they are whole.
+
+use std::{ffi::CString, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use rustix::io::Errno;
+
+use super::{
+    layout::{Normal, TEMPORARY},
+    remove::remove_element_dir,
+};
+use crate::dirq::{
+    Element, Error, Name,
+    blocking::Work,
+    file_name::FileName,
+    fs::{Dir, Mode, OpenFor},
+    retry::RetryBudget,
+    root::{Opener, Root},
+};
+
+impl Normal {
+    /// How long it takes to add this element.
+    pub(super) fn length_of_add(&self, element: &Element) -> Work {
+        // To count a directory is as long as it is full.
+        match self.rotation.has_room() {
+            true => Work::of_data(element.iter().map(|(_, value)| value.len()).sum()),
+            false => Work::Long,
+        }
+    }
+
+    pub(super) fn add(&self, element: Element) -> Result<Name, Error> {
+        let files = self.schema()?.encode(element)?;
+        let mut dirs = AddDirs::new(&self.root);
+        let temp = self.write(&mut dirs, &files)?;
+        let name = self.publish(&mut dirs, temp, &files)?;
+        self.root.sync_names(&[name])?;
+        Ok(name)
+    }
+
+    /// Adds the elements. Until all are written none is added, and where one can't be written none is.
+    pub(super) fn add_many(&self, elements: Vec<Element>) -> Result<Vec<Name>, Error> {
+        let schema = self.schema()?;
+        let encode = |element| schema.encode(element);
+        let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
+        let mut dirs = AddDirs::new(&self.root);
+        let write = |files| Ok((self.write(&mut dirs, files)?, files));
+        let written: Vec<_> = encoded.iter().map(write).collect::<Result<_, Error>>()?;
+        let mut names = Vec::with_capacity(written.len());
+        for (temp, files) in written {
+            match self.publish(&mut dirs, temp, files) {
+                Ok(name) => names.push(name),
+                Err(error) => return Err(Error::behind(error, names)),
+            }
+        }
+        self.root.sync_names(&names)?;
+        Ok(names)
+    }
+
+    /// Writes the files of an element into a directory of their own, in `temporary`.
+    fn write<'a>(&'a self, dirs: &mut AddDirs<'a>, files: &Files) -> Result<TempElement, Error> {
+        let umask = self.root.umask;
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let parent = match &dirs.temporary {
+                Some(dir) => dir.clone(),
+                None => {
+                    dirs.temporary.insert(self.open_or_make(&mut dirs.opener, TEMPORARY)?).clone()
+                }
+            };
+            let name = FileName::element(self.root.names.next());
+            match parent.mkdir(name.c_str(), umask) {
+                Ok(()) => {
+                    let temp = TempElement { parent, name, published: false };
+                    match temp.fill(files, umask, self.root.sync) {
+                        Ok(()) => return Ok(temp),
+                        // Other implementations purge what they find empty, however young it is.
+                        Err((Errno::NOENT, _)) => {}
+                        Err((error, path)) => return Err(Error::io("write", path, error)),
+                    }
+                }
+                Err(Errno::EXIST) => {}
+                Err(Errno::NOENT) => *dirs = AddDirs::new(&self.root),
+                Err(error) => return Err(Error::io("make", parent.path_of(name.c_str()), error)),
+            }
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+
+    /// Makes an element of what was written of these files.
+    fn publish<'a>(
+        &'a self,
+        dirs: &mut AddDirs<'a>,
+        mut temp: TempElement,
+        files: &Files,
+    ) -> Result<Name, Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let (directory, dir) = self.current_directory(dirs)?;
+            let name = Name { directory, element: self.root.names.next() };
+            let element = FileName::element(name.element);
+            // It would replace an empty directory, which no element is: so the name is free, or the rename fails.
+            match temp.parent.rename(temp.name.c_str(), &dir, element.c_str()) {
+                Ok(()) => {
+                    temp.published = true;
+                    return Ok(name);
+                }
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+                Err(Errno::NOENT) => match temp.parent.stat(temp.name.c_str()) {
+                    // It is the directory for new elements that is gone.
+                    Ok(_) => {
+                        self.rotation.forget();
+                        *dirs = AddDirs::new(&self.root);
+                    }
+                    // A purge took it for one whose writer died.
+                    Err(_) => temp = self.write(dirs, files)?,
+                },
+                Err(error) => return Err(Error::io("add", self.root.path_of(&name), error)),
+            }
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+
+    /// The directory for one more element.
+    fn current_directory<'a>(&'a self, dirs: &mut AddDirs<'a>) -> Result<(u32, Arc<Dir>), Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let directory = self.rotation.directory(&self.root, &dirs.opener)?;
+            if let Some((current, dir)) = &dirs.current
+                && *current == directory
+            {
+                return Ok((directory, dir.clone()));
+            }
+            if let Some(dir) = dirs.opener.open(directory)? {
+                dirs.current = Some((directory, dir.clone()));
+                return Ok((directory, dir));
+            }
+            self.rotation.forget();
+            *dirs = AddDirs::new(&self.root);
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+}
+
+/// The files of an element, by the names of its fields.
+type Files = Vec<(String, Bytes)>;
+
+/// The directories through which new elements come in, opened once for all of a call.
+struct AddDirs<'a> {
+    opener: Opener<'a>,
+    temporary: Option<Arc<Dir>>,
+    current: Option<(u32, Arc<Dir>)>,
+}
+
+impl<'a> AddDirs<'a> {
+    fn new(root: &'a Root) -> Self {
+        Self { opener: root.opener(), temporary: None, current: None }
+    }
+}
+
+/// A directory with the files of an element, in `temporary` and not yet one. Dropped as such, it leaves nothing behind.
+struct TempElement {
+    parent: Arc<Dir>,
+    name: FileName,
+    published: bool,
+}
+
+impl TempElement {
+    fn fill(&self, files: &Files, umask: Option<Mode>, sync: bool) -> Result<(), (Errno, PathBuf)> {
+        let element = self.parent.enter(self.name.c_str(), OpenFor::Traversal);
+        let element = element.map_err(|error| (error, self.parent.path_of(self.name.c_str())))?;
+        for (field, data) in files {
+            let file =
+                CString::new(field.as_str()).expect("a field's name is of letters and digits");
+            let created = element.create(&file, data, umask, sync);
+            created.map_err(|error| (error, element.path_of(&file)))?;
+        }
+        match sync {
+            true => element.sync().map_err(|error| (error, element.path().to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for TempElement {
+    fn drop(&mut self) {
+        if !self.published {
+            // What can't be removed now, the purge takes.
+            let _ = remove_element_dir(&self.parent, self.name.c_str());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the handle asks of a normal queue.
+
+use rustix::io::Errno;
+
+use super::layout::{LOCKED, Normal};
+use crate::dirq::{
+    Element, Error, Name, Purge, PurgeReport,
+    file_name::FileName,
+    fs::{FileType, OpenFor},
+    protocol::Protocol,
+    root::Root,
+};
+
+impl Protocol for Normal {
+    type Payload = Element;
+
+    fn type_name(&self) -> &'static str {
+        "Queue"
+    }
+
+    fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn elements(&self, directory: u32) -> Result<Vec<Name>, Error> {
+        self.root.elements(directory, FileType::Directory)
+    }
+
+    fn count(&self) -> Result<u64, Error> {
+        self.root.count(FileType::Directory)
+    }
+
+    fn lock(&self, name: &Name) -> Result<bool, Error> {
+        Ok(self.lock_element(&self.root.opener(), name, OpenFor::Traversal)?.is_some())
+    }
+
+    fn take(&self, name: &Name) -> Result<Option<Element>, Error> {
+        let taken = self.lock_and_read(&self.root.opener(), name, OpenFor::Traversal)?;
+        Ok(taken.map(|(_, element)| element))
+    }
+
+    fn dequeue(&self, name: &Name) -> Result<Option<Element>, Error> {
+        let mut opener = self.root.opener();
+        let taken = self.lock_and_read(&opener, name, OpenFor::Listing)?;
+        let Some((found, element)) = taken else { return Ok(None) };
+        match self.remove_locked(&mut opener, name, &found) {
+            Ok(()) => Ok(Some(element)),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = found.dir.rmdir(LOCKED);
+                Err(error)
+            }
+        }
+    }
+
+    fn unlock(&self, name: &Name) -> Result<(), Error> {
+        let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
+        let found =
+            self.enter(&self.root.opener(), name, OpenFor::Traversal)?.ok_or_else(not_locked)?;
+        match found.dir.rmdir(LOCKED) {
+            Ok(()) => Ok(()),
+            Err(Errno::NOENT) => Err(not_locked()),
+            Err(error) => Err(Error::io("unlock", found.dir.path(), error)),
+        }
+    }
+
+    fn get(&self, name: &Name) -> Result<Element, Error> {
+        let schema = self.schema()?;
+        self.read(schema, &self.enter_locked(name)?)
+    }
+
+    fn peek(&self, name: &Name) -> Result<Option<Element>, Error> {
+        let schema = self.schema()?;
+        let Some(found) = self.enter(&self.root.opener(), name, OpenFor::Traversal)? else {
+            return Ok(None);
+        };
+        match self.read(schema, &found.dir) {
+            Ok(read) => Ok(Some(read)),
+            // Somebody removed it meanwhile.
+            Err(Error::MissingFile { .. })
+                if found.parent.stat(FileName::element(name.element).c_str()).is_err() =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn remove(&self, name: &Name) -> Result<(), Error> {
+        let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
+        let mut opener = self.root.opener();
+        let found = self.enter(&opener, name, OpenFor::Listing)?.ok_or_else(not_locked)?;
+        self.remove_locked(&mut opener, name, &found)
+    }
+
+    fn renew(&self, name: &Name) -> Result<(), Error> {
+        self.touch(name)?;
+        // After it, as a purge may have taken the lock until then.
+        self.enter_locked(name).map(drop)
+    }
+
+    fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error> {
+        self.purge_stale(purge)
+    }
+}

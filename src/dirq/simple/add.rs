@@ -1,0 +1,182 @@
+//! How elements come into a simple queue.
+
+use std::{
+    ffi::{CStr, CString},
+    os::{fd::AsFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use super::layout::Simple;
+use crate::dirq::{
+    Error, Name,
+    file_name::FileName,
+    fs::{CWD, Dir, is_file, lstat, rename_to_free_name, sync_file},
+    name_generator::seconds,
+    retry::RetryBudget,
+};
+
+impl Simple {
+    pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
+        let mut target = None;
+        let temp = self.write(&mut target, body)?;
+        let name = self.publish_temp(&mut target, temp, body)?;
+        self.root.sync_names(&[name])?;
+        Ok(name)
+    }
+
+    /// Adds an element of each body. Until all are written none is added, and where one can't be written
+    /// none is.
+    pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
+        let mut target = None;
+        let write = |&body| Ok((self.write(&mut target, body)?, body));
+        let written: Vec<_> = bodies.iter().map(write).collect::<Result<_, Error>>()?;
+        let mut names = Vec::with_capacity(written.len());
+        for (temp, body) in written {
+            match self.publish_temp(&mut target, temp, body) {
+                Ok(name) => names.push(name),
+                Err(error) => return Err(Error::behind(error, names)),
+            }
+        }
+        self.root.sync_names(&names)?;
+        Ok(names)
+    }
+
+    /// Makes an element of a file, by its name alone: where that fails, the file is where it was.
+    pub(super) fn add_path(&self, path: &Path) -> Result<Name, Error> {
+        let failed = |operation| move |errno| Error::io(operation, path, errno);
+        if !is_file(&lstat(path).map_err(failed("move"))?) {
+            return Err(Error::Foreign { path: path.to_owned() });
+        }
+        if self.root.sync {
+            // Before it has a name in the queue: who sees it there may count on it.
+            sync_file(path).map_err(failed("sync"))?;
+        }
+        let from = CString::new(path.as_os_str().as_bytes())
+            .expect("a path that the kernel took has no zero in it");
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let target = self.target()?;
+            if let Some(name) = self.publish(CWD, &from, &target, || path.to_owned())? {
+                self.root.sync_names(&[name])?;
+                return Ok(name);
+            }
+            // Its directory is gone, or the file itself.
+            lstat(path).map_err(failed("move"))?;
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+
+    /// Writes a body under a name that is no element's, into `target` if that still exists.
+    fn write(&self, target: &mut Option<Target>, body: &[u8]) -> Result<TempFile, Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let to = match target {
+                Some(target) => target.clone(),
+                None => target.insert(self.target()?).clone(),
+            };
+            let name = FileName::temporary(self.root.names.next());
+            match to.dir.create(name.c_str(), body, self.root.umask, self.root.sync) {
+                Ok(()) => return Ok(TempFile { target: to, name: Some(name) }),
+                Err(Errno::EXIST) => {}
+                // A purge removed the directory, which was empty.
+                Err(Errno::NOENT) => *target = None,
+                Err(error) => {
+                    return Err(Error::io("write", to.dir.path_of(name.c_str()), error));
+                }
+            }
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+
+    /// Makes an element of a file that was written with this body.
+    fn publish_temp(
+        &self,
+        target: &mut Option<Target>,
+        mut temp: TempFile,
+        body: &[u8],
+    ) -> Result<Name, Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            let to = &temp.target;
+            let from = temp.name.as_ref().expect("it is published once").c_str();
+            let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
+            // It is either an element now or gone, and so nothing is left to remove.
+            temp.name = None;
+            if let Some(name) = name {
+                return Ok(name);
+            }
+            // A purge took it for one whose writer died.
+            retries.spend(|| self.root.path().to_owned())?;
+            temp = self.write(target, body)?;
+        }
+    }
+
+    /// Gives the file `from` the name of a new element; none where it is gone, or the directory of elements.
+    fn publish(
+        &self,
+        from_dir: impl AsFd,
+        from: &CStr,
+        to: &Target,
+        path: impl Fn() -> PathBuf,
+    ) -> Result<Option<Name>, Error> {
+        let mut retries = RetryBudget::of("name");
+        loop {
+            let element = self.root.names.next();
+            match rename_to_free_name(&from_dir, from, &to.dir, FileName::element(element).c_str())
+            {
+                Ok(()) => return Ok(Some(Name { directory: to.directory, element })),
+                Err(Errno::EXIST) => retries.spend(&path)?,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(Errno::XDEV) => {
+                    let queue = self.root.path().to_owned();
+                    return Err(Error::OtherFileSystem { from: path(), queue });
+                }
+                Err(error) => return Err(Error::io("move", path(), error)),
+            }
+        }
+    }
+
+    /// The directory for elements of now, which it makes if need be.
+    fn target(&self) -> Result<Target, Error> {
+        let mut retries = RetryBudget::of("add to");
+        loop {
+            // Anew each time: what was just made and removed again may be that of a minute that is over.
+            let now = seconds(self.root.names.next());
+            let directory = match self.granularity {
+                0 => now,
+                granularity => now - now % granularity,
+            };
+            if let Some(dir) = self.root.open(directory)? {
+                return Ok(Target { dir, directory });
+            }
+            self.root.make(directory)?;
+            retries.spend(|| self.root.path().to_owned())?;
+        }
+    }
+}
+
+/// A directory for new elements.
+#[derive(Clone)]
+struct Target {
+    dir: Arc<Dir>,
+    directory: u32,
+}
+
+/// A file with a body that is not yet an element. Dropped as such, it leaves nothing behind.
+struct TempFile {
+    target: Target,
+    /// None where it has become one, or is gone.
+    name: Option<FileName>,
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            // The purge takes what can't be removed now.
+            let _ = self.target.dir.unlink(name.c_str());
+        }
+    }
+}

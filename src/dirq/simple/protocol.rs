@@ -1,0 +1,113 @@
+//! What the handle asks of a simple queue.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use rustix::io::Errno;
+
+use super::{
+    layout::{Companion, Simple, companion_of},
+    lock::remove_locked,
+};
+use crate::dirq::{
+    Error, Name, Purge, PurgeReport,
+    file_name::FileName,
+    fs::{FileType, is_file},
+    protocol::Protocol,
+    root::Root,
+};
+
+impl Protocol for Simple {
+    type Payload = Bytes;
+
+    fn type_name(&self) -> &'static str {
+        "QueueSimple"
+    }
+
+    fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn elements(&self, directory: u32) -> Result<Vec<Name>, Error> {
+        self.root.elements(directory, FileType::RegularFile)
+    }
+
+    fn unlocked(&self, directory: u32) -> Result<Vec<Name>, Error> {
+        // Before the elements: one that is locked in between is only tried in vain, and one that is unlocked in
+        // between comes with the next look.
+        let mut locked = HashSet::new();
+        self.root.list(directory, |name, _| {
+            if let Some((element, Companion::Lock)) = companion_of(name) {
+                locked.insert(element);
+            }
+        })?;
+        let mut names = self.elements(directory)?;
+        names.retain(|name| !locked.contains(&name.element));
+        Ok(names)
+    }
+
+    fn count(&self) -> Result<u64, Error> {
+        self.root.count(FileType::RegularFile)
+    }
+
+    fn lock(&self, name: &Name) -> Result<bool, Error> {
+        self.lock_and(name, |dir, lock| match dir.stat(lock)? {
+            stat if is_file(&stat) => Ok(()),
+            _ => Err(Errno::INVAL),
+        })
+        .map(|locked| locked.is_some())
+    }
+
+    fn take(&self, name: &Name) -> Result<Option<Bytes>, Error> {
+        Ok(self.lock_and_read(name)?.map(|(_, body)| body))
+    }
+
+    fn dequeue(&self, name: &Name) -> Result<Option<Bytes>, Error> {
+        let Some((dir, body)) = self.lock_and_read(name)? else { return Ok(None) };
+        remove_locked(&dir, name).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = dir.unlink(FileName::lock(name.element).c_str());
+        })?;
+        Ok(Some(body))
+    }
+
+    fn unlock(&self, name: &Name) -> Result<(), Error> {
+        let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
+        let dir = self.root.open(name.directory)?.ok_or_else(not_locked)?;
+        match dir.unlink(FileName::lock(name.element).c_str()) {
+            Ok(()) => Ok(()),
+            Err(Errno::NOENT) => Err(not_locked()),
+            Err(error) => Err(Error::io("unlock", self.root.path_of(name), error)),
+        }
+    }
+
+    fn get(&self, name: &Name) -> Result<Bytes, Error> {
+        self.read(name, &FileName::lock(name.element))?
+            .ok_or_else(|| Error::NotLocked { path: self.root.path_of(name) })
+    }
+
+    fn peek(&self, name: &Name) -> Result<Option<Bytes>, Error> {
+        self.read(name, &FileName::element(name.element))
+    }
+
+    fn remove(&self, name: &Name) -> Result<(), Error> {
+        let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
+        let dir = self.root.open(name.directory)?.ok_or_else(not_locked)?;
+        let lock = FileName::lock(name.element);
+        match dir.stat(lock.c_str()) {
+            Ok(_) => remove_locked(&dir, name),
+            Err(Errno::NOENT) => Err(not_locked()),
+            Err(error) => Err(Error::io("look for", dir.path_of(lock.c_str()), error)),
+        }
+    }
+
+    fn renew(&self, name: &Name) -> Result<(), Error> {
+        self.touch(name)?;
+        // After it, as a purge may have taken the lock until then.
+        self.get_path(name).map(drop)
+    }
+
+    fn purge(&self, purge: &Purge) -> Result<PurgeReport, Error> {
+        self.purge_stale(purge)
+    }
+}

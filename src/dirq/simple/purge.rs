@@ -1,0 +1,59 @@
+//! The purge of stale locks and half-written elements from a simple queue.
+
+use rustix::io::Errno;
+
+use super::layout::{Companion, Simple, companion_of};
+use crate::dirq::{
+    Error, Purge, PurgeReport,
+    file_name::FileName,
+    purge::{Cutoffs, is_older, remove_empty_directories},
+};
+
+impl Simple {
+    pub(super) fn purge_stale(&self, purge: &Purge) -> Result<PurgeReport, Error> {
+        let cutoffs = purge.cutoffs();
+        let mut report = PurgeReport::default();
+        if cutoffs.temporary.is_some() || cutoffs.lock.is_some() {
+            for directory in self.root.directories()? {
+                self.purge_directory(directory, &cutoffs, &mut report)?;
+            }
+        }
+        // Last, as what was purged may have been all that was in a directory.
+        remove_empty_directories(&self.root, &mut report)?;
+        Ok(report)
+    }
+
+    /// Removes the stale `.lck` and `.tmp` files of one directory, and nothing else. The element of a lock may be gone.
+    fn purge_directory(
+        &self,
+        directory: u32,
+        cutoffs: &Cutoffs,
+        report: &mut PurgeReport,
+    ) -> Result<(), Error> {
+        let mut found = Vec::new();
+        let listed = self.root.list(directory, |name, _| found.extend(companion_of(name)))?;
+        let Some(dir) = listed else { return Ok(()) };
+        for (element, companion) in found {
+            let (file, cutoff, removed) = match companion {
+                Companion::Lock => (FileName::lock(element), cutoffs.lock, &mut report.locks),
+                Companion::Temporary => {
+                    (FileName::temporary(element), cutoffs.temporary, &mut report.temporary)
+                }
+            };
+            let name = file.c_str();
+            let Some(cutoff) = cutoff else { continue };
+            let unlinked = match dir.stat(name) {
+                Ok(stat) if is_older(&stat, cutoff) => dir.unlink(name),
+                Ok(_) => continue,
+                Err(error) => Err(error),
+            };
+            match unlinked {
+                Ok(()) => *removed += 1,
+                // It is gone, or a directory that only looks like one of these files.
+                Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
+                Err(error) => return Err(Error::io("purge", dir.path_of(name), error)),
+            }
+        }
+        Ok(())
+    }
+}

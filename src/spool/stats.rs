@@ -1,0 +1,19 @@
+//! What a spool tells of itself.
+
+use std::time::Duration;
+
+/// What a [`Spool`](crate::Spool) has done and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpoolStats {
+    /// Events that are in the queue, or were taken from it again.
+    pub written: u64,
+    /// Events that were taken off a stream and are not known to be in the queue.
+    pub in_hand: usize,
+    /// Events that serde could not make JSON of, which were passed over.
+    pub unwritable: u64,
+    /// Tries to write that failed.
+    pub failures: u64,
+    /// How long the queue has refused what is in hand; `None` while it takes it.
+    pub stalled: Option<Duration>,
+}

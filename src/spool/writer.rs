@@ -1,0 +1,153 @@
+//! What writes for a spool: it takes events off a stream into the backlog, and the backlog in batches to the queue.
+
+use std::{
+    panic::resume_unwind,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use serde::Serialize;
+use tokio::{sync::Semaphore, time::sleep};
+
+use super::{
+    any_queue::AnyQueue,
+    backlog::{BATCH, Backlog, Transition},
+    record::{Record, WallClock},
+    stats::SpoolStats,
+};
+use crate::engine::{event::Event, panics::drop_all};
+
+/// How long it waits after a try that failed; each next time twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What all clones of a spool share.
+pub(super) struct Writer {
+    queue: AnyQueue,
+    /// The one permit to write. It goes with the task that writes, and not with the run that waits for it: a run that
+    /// is dropped in between must not let the next one overtake its batch.
+    write_permit: Arc<Semaphore>,
+    backlog: Mutex<Backlog>,
+}
+
+impl Writer {
+    pub(super) fn new(queue: AnyQueue) -> Self {
+        let write_permit = Arc::new(Semaphore::new(1));
+        Self { queue, write_permit, backlog: Mutex::new(Backlog::new()) }
+    }
+
+    pub(super) fn queue(&self) -> &AnyQueue {
+        &self.queue
+    }
+
+    /// Takes a batch of events into the backlog, or what of it is there; waits only for the first. False where the
+    /// stream has ended.
+    ///
+    /// It is one poll: between the stream and the backlog there is no await at which an event could be lost.
+    pub(super) fn poll_batch<K, V, E>(
+        &self,
+        events: &mut E,
+        causes: u8,
+        cx: &mut Context<'_>,
+    ) -> Poll<bool>
+    where
+        K: Serialize,
+        V: Serialize,
+        E: Stream<Item = Arc<Event<K, V>>> + Unpin,
+    {
+        // Once for all: each event's times are told from this one moment on both clocks.
+        let wall_clock = WallClock::now();
+        let mut taken = 0;
+        while taken < BATCH {
+            match Pin::new(&mut *events).poll_next(cx) {
+                Poll::Ready(Some(event)) => {
+                    taken += 1;
+                    if event.cause.bit() & causes != 0 {
+                        self.push(&event, &wall_clock);
+                    }
+                    // Key and value are the user's, and so is a panic in their drop.
+                    drop_all([event]);
+                }
+                Poll::Ready(None) => return Poll::Ready(false),
+                Poll::Pending if taken == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    fn push<K: Serialize, V: Serialize>(&self, event: &Event<K, V>, wall_clock: &WallClock) {
+        match Record::of(event, wall_clock) {
+            Ok(record) => self.backlog().push(record),
+            Err(error) => {
+                self.backlog().pass_over();
+                let queue = self.queue.path().display();
+                tracing::error!(%queue, %error, "an event that can't be written is passed over");
+            }
+        }
+    }
+
+    /// Writes until the backlog is empty.
+    pub(super) async fn write_all(self: &Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let permit = self.write_permit.clone().acquire_owned().await.expect("nobody closes it");
+            // With the permit: what another run is just writing may still fail.
+            if self.backlog().is_empty() {
+                return;
+            }
+            let writer = self.clone();
+            // A task of its own, as to drop this run in mid-write would leave open what is in the queue.
+            let writing = tokio::spawn(async move {
+                let _permit = permit;
+                writer.write_batch().await
+            });
+            match writing.await {
+                Ok(0) => {
+                    sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                }
+                Ok(_) => pause = FIRST_PAUSE,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    // The runtime shuts down, and with it this run at its next pause.
+                    Err(_) => sleep(pause).await,
+                },
+            }
+        }
+    }
+
+    /// Writes a batch of the backlog; tells how many went in.
+    async fn write_batch(&self) -> usize {
+        let batch = self.backlog().batch();
+        let (written, result) = self.queue.add(&batch).await;
+        let (gone, transition) = {
+            let mut backlog = self.backlog();
+            (backlog.remove_written(written), backlog.record_try(&result))
+        };
+        drop(gone);
+        let queue = self.queue.path().display();
+        match (transition, result) {
+            (Some(Transition::Stalled), Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%queue, error, "the spool can't write, and holds events back");
+            }
+            (Some(Transition::Recovered(stalled)), _) => {
+                tracing::info!(%queue, ?stalled, "the spool writes again");
+            }
+            _ => {}
+        }
+        written
+    }
+
+    pub(super) fn stats(&self) -> SpoolStats {
+        self.backlog().stats()
+    }
+
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().expect("no user code runs under this lock")
+    }
+}
