@@ -1,6 +1,6 @@
 //! Real servers for tests: each starts its own on a free loopback port, and stops it.
 
-// Each test file compiles this module anew, and uses its share of it.
+// Each test binary compiles this module anew, and uses its share of it.
 #![allow(dead_code)]
 
 use std::{

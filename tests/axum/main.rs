@@ -1,0 +1,7 @@
+//! What feature `axum` adds: the layer, the answers, and who a request is from.
+
+#[path = "../common/http.rs"]
+mod http;
+
+mod client_ip;
+mod layer;
