@@ -1,5 +1,7 @@
 //! What feature `axum` adds: the layer, the answers, and who a request is from.
 
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/http.rs"]
 mod http;
 

@@ -16,6 +16,8 @@ use fleeting::{Cache, Cause, Event, Events, LosslessEvents, Sweep, When};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::task::{JoinHandle, yield_now};
 
+use crate::clock::until_enough;
+
 const TASKS: u64 = 8;
 const KEYS: u64 = 16;
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
@@ -23,7 +25,7 @@ const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::
 /// How many events a subscriber that comes and goes reads at most.
 const SHORT_STAY: u64 = 200;
 
-/// Errors that caches have logged: nothing here may cause one.
+/// Errors that the caches named `stress` have logged: nothing here may cause one.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
 
 /// A value that is put in once in a run: `id` is `task << 40 | counter`, and `id % KEYS` its key.
@@ -60,15 +62,15 @@ enum Heard {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callers_and_events_agree_on_four_threads() {
-    let cache = cache(4_096);
-    let witness = tokio::spawn(hear_all(cache.events_lossless(1_024)));
-    let told = work(&cache, seconds(1.0), 0x5eed_0001).await;
-    let left = end(&cache).await;
-    check(&cache, &told, &witness.await.unwrap(), &left);
+    until_enough(async || callers_and_events_agree(seconds(1.0), 0x5eed_0001).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_that_come_lag_and_leave_take_nothing_from_the_others() {
+    until_enough(subscribers_come_lag_and_leave).await;
+}
+
+async fn subscribers_come_lag_and_leave() -> bool {
     let cache = cache(16);
     let witness = tokio::spawn(hear_all(cache.events_lossless(64)));
     let stays = tokio::spawn(stay(cache.events()));
@@ -83,35 +85,36 @@ async fn subscribers_that_come_lag_and_leave_take_nothing_from_the_others() {
     }
     let left = end(&cache).await;
     let witness = witness.await.unwrap();
-    check(&cache, &told, &witness, &left);
+    let much_happened = check(&cache, &told, &witness, &left);
 
     let place: HashMap<u64, usize> =
         witness.iter().enumerate().map(|(place, event)| (event.value.id, place)).collect();
     for visit in &visits {
         check_visit(visit, &witness, &place);
     }
-    println!("{} visits", visits.len());
-    assert!(visits.len() > 50, "subscribers came and left only {} times", visits.len());
     let stayed = stays.await.unwrap();
     assert_eq!(
         check_gaps(&stayed, &witness, 0),
         witness.len(),
         "what the broadcast subscriber heard and missed is not what was published"
     );
-    assert!(
-        stayed.iter().any(|heard| matches!(heard, Heard::Missed(_))),
-        "the broadcast subscriber never lagged, so nothing was tried"
-    );
     assert_eq!(cache.stats().subscribers, 0, "a subscriber that left is still counted");
+    let has_lagged = stayed.iter().any(|heard| matches!(heard, Heard::Missed(_)));
+    println!("{} visits; lagged: {has_lagged}", visits.len());
+    much_happened && has_lagged && visits.len() > 50
 }
 
 #[tokio::test]
 async fn callers_and_events_agree_on_one_thread() {
+    until_enough(async || callers_and_events_agree(seconds(0.5), 0x5eed_0003).await).await;
+}
+
+async fn callers_and_events_agree(time: Duration, seed: u64) -> bool {
     let cache = cache(4_096);
     let witness = tokio::spawn(hear_all(cache.events_lossless(1_024)));
-    let told = work(&cache, seconds(0.5), 0x5eed_0003).await;
+    let told = work(&cache, time, seed).await;
     let left = end(&cache).await;
-    check(&cache, &told, &witness.await.unwrap(), &left);
+    check(&cache, &told, &witness.await.unwrap(), &left)
 }
 
 /// A shard whose table was replaced by a smaller one, and was empty when the sweeper came by, had its
@@ -120,7 +123,7 @@ async fn callers_and_events_agree_on_one_thread() {
 async fn a_shard_that_was_emptied_twice_is_swept() {
     count_errors();
     let sweep = Sweep::manual().sample(0.5).repeat_at(1.0);
-    let cache: Cache<u64, u64> = Cache::builder().shards(2).sweep(sweep).build();
+    let cache: Cache<u64, u64> = Cache::builder().name("stress").shards(2).sweep(sweep).build();
     for key in 0..100_000 {
         cache.set(key, key).await;
     }
@@ -152,7 +155,7 @@ async fn after_a_mass_expiry_the_sweeper_goes_on() {
     count_errors();
     for sample in [0.1, 0.3, 0.5, 0.7] {
         let sweep = Sweep::default().sample(sample).repeat_at(1.0);
-        let cache: Cache<u64, u64> = Cache::builder().shards(2).sweep(sweep).build();
+        let cache: Cache<u64, u64> = Cache::builder().name("stress").shards(2).sweep(sweep).build();
         for round in 0..10 {
             let many = if round % 2 == 0 { 100_000 } else { 10 };
             for key in 0..many {
@@ -169,6 +172,7 @@ fn cache(event_capacity: usize) -> Cache<u64, Value> {
     count_errors();
     let sweep = Sweep::default().every(Duration::from_millis(2)).sample(0.5).seed(7);
     Cache::builder()
+        .name("stress")
         .time_to_live(Duration::from_millis(5))
         .sweep(sweep)
         .shards(4)
@@ -289,7 +293,13 @@ async fn end(cache: &Cache<u64, Value>) -> HashMap<u64, Value> {
     cache.iter().collect()
 }
 
-fn check(cache: &Cache<u64, Value>, told: &Told, heard: &[Departed], left: &HashMap<u64, Value>) {
+/// Whether so much happened that it means anything.
+fn check(
+    cache: &Cache<u64, Value>,
+    told: &Told,
+    heard: &[Departed],
+    left: &HashMap<u64, Value>,
+) -> bool {
     let count = |cause| heard.iter().filter(|event| event.cause == cause).count() as u64;
     let [expired, removed, replaced] = [Cause::Expired, Cause::Removed, Cause::Replaced].map(count);
     println!(
@@ -312,8 +322,7 @@ fn check(cache: &Cache<u64, Value>, told: &Told, heard: &[Departed], left: &Hash
     );
     assert_eq!((cache.len(), stats.overflow), (left.len(), 0), "something is left in secret");
     assert_eq!(ERRORS.load(Relaxed), 0, "the cache has logged an error: a sweep panicked");
-    let enough = [expired, removed, replaced, stats.swept.expired].iter().all(|count| *count > 20);
-    assert!(enough, "too little happened for this test to mean anything: {stats:?}");
+    [expired, removed, replaced, stats.swept.expired].iter().all(|count| *count > 20)
 }
 
 /// Every value that was put in has left once, or is there.
@@ -471,7 +480,7 @@ fn departed(event: &Event<u64, Value>) -> Departed {
 
 fn count_errors() {
     static ONCE: Once = Once::new();
-    let errors = tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR);
+    let errors = tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).with_ansi(false);
     ONCE.call_once(|| errors.with_writer(|| CountsErrors).init());
 }
 
@@ -479,8 +488,10 @@ struct CountsErrors;
 
 impl Write for CountsErrors {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        ERRORS.fetch_add(1, Relaxed);
-        print!("{}", String::from_utf8_lossy(line));
+        let text = String::from_utf8_lossy(line);
+        // Other tests of this process make theirs panic on purpose.
+        ERRORS.fetch_add(usize::from(text.contains("cache=\"stress\"")), Relaxed);
+        print!("{text}");
         Ok(line.len())
     }
 

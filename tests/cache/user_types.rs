@@ -25,7 +25,7 @@ use tokio::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 // Types that panic at a chosen call.

@@ -25,6 +25,9 @@ const LONG_AGO: Duration = Duration::from_secs(1_000);
 /// How long a process is waited for before it is killed without having said anything.
 const START: Duration = Duration::from_millis(150);
 
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 const SCHEMA: &str = "body:string,header:table";
 
 #[test]
@@ -66,14 +69,20 @@ fn survive(
     let mut added = 0_u64;
     let mut unsure: Vec<String> = Vec::new();
     let mut excused = 0;
-    for round in 0..rounds {
+    for round in 0.. {
+        // A busy machine lets a writer add little before it is killed.
+        if round >= rounds && added > 3 * rounds {
+            break;
+        }
+        assert!(round < 20 * rounds, "{added} elements in {round} rounds are too few for a test");
         let mut writer = Process::start(queue, options, "add");
         let mut readers = ["drain", "watch"].map(|command| Process::start(queue, options, command));
         let name = |n: u64| format!("{round}-{n}");
         let lines = (0..).map(|n| json!({ "element": element(&name(n)) }));
         writer.feed(lines.map(|line| line.to_string()));
-        writer.kill_soon(&mut random);
-        readers.iter_mut().for_each(|reader| reader.kill_soon(&mut random));
+        // It has a line to say, and a reader may have none.
+        writer.kill_soon(PATIENCE, &mut random);
+        readers.iter_mut().for_each(|reader| reader.kill_soon(START, &mut random));
 
         let acked = writer.finish().len() as u64;
         added += acked;
@@ -125,11 +134,11 @@ fn survive(
     assert!(doubled.is_empty(), "doubled, seed {seed}: {doubled:?}");
     let again = seen.values().filter(|times| times.0 > 1).count();
     println!(
-        "{kind}: {rounds} rounds, {added} elements, {again} came again ({excused} might), {} at the end, in {:?}",
+        "{kind}: {} rounds, {added} elements, {again} came again ({excused} might), {} at the end, in {:?}",
+        unsure.len(),
         rest.len(),
         start.elapsed()
     );
-    assert!(added > 3 * rounds, "{added} elements are too few for a test");
     purge(queue, options);
     let left = files(queue);
     let allowed = if options.is_empty() { 1 } else { 3 };
@@ -188,9 +197,9 @@ impl Process {
         });
     }
 
-    /// Kills it some time after its first line.
-    fn kill_soon(&mut self, random: &mut StdRng) {
-        let _ = self.heard.recv_timeout(START);
+    /// Kills it some time after its first line, for which it has so long.
+    fn kill_soon(&mut self, patience: Duration, random: &mut StdRng) {
+        let _ = self.heard.recv_timeout(patience);
         thread::sleep(Duration::from_micros(random.random_range(0..15_000)));
         self.child.kill().expect("dirq can't be killed");
     }

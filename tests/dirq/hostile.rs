@@ -9,10 +9,10 @@ use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    thread,
-    time::Duration,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use fleeting::dirq::{Element, Error, Purge, Queue, QueueSimple};
@@ -22,6 +22,8 @@ use super::{IN_MEMORY, tempdir};
 use crate::directory::{age, all, kind, make_old, name, test_name, tree};
 
 const OLD: Duration = Duration::from_secs(9_999);
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn simple(dir: &TempDir) -> QueueSimple {
     QueueSimple::open(dir.path().join("queue")).await.unwrap()
@@ -283,19 +285,17 @@ async fn what_is_in_the_way_of_an_add_is_told_and_nothing_is_left() {
 }
 
 /// Removes all directories below `top` that are empty, as all purges do, but whatever their age, and as often as
-/// it can; returns how many there were.
-fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>) -> thread::JoinHandle<u64> {
+/// it can; counts them.
+fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>, removed: Arc<AtomicU64>) -> JoinHandle<()> {
     thread::spawn(move || {
-        let mut removed = 0;
         while !stop.load(Relaxed) {
             let found: Vec<_> = fs::read_dir(&top).into_iter().flatten().flatten().collect();
             // It is the same for a second: so each step between two of the writer's is hit.
             for _ in 0..100 {
-                removed += found.iter().filter(|found| fs::remove_dir(found.path()).is_ok()).count()
-                    as u64;
+                let removals = found.iter().filter(|found| fs::remove_dir(found.path()).is_ok());
+                removed.fetch_add(removals.count() as u64, Relaxed);
             }
         }
-        removed
     })
 }
 
@@ -307,12 +307,23 @@ async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
     let normal = Queue::builder(dir.path().join("normal")).schema("body:string".parse().unwrap());
     let normal = normal.open().await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let removers =
-        [simple.path().to_owned(), normal.path().to_owned(), normal.path().join("temporary")]
-            .map(|top| remove_empty(top, stop.clone()));
+    let removed: [_; 3] = Default::default();
+    let removers = [
+        (simple.path().to_owned(), &removed[0]),
+        (normal.path().to_owned(), &removed[1]),
+        (normal.path().join("temporary"), &removed[2]),
+    ]
+    .map(|(top, removed)| remove_empty(top, stop.clone(), Arc::clone(removed)));
     // On a disk, the removers are in the way far longer.
     let rounds = if IN_MEMORY { 1_000 } else { 100 };
-    for i in 0..rounds {
+    let is_enough = || removed[..2].iter().all(|removed| removed.load(Relaxed) > rounds / 20);
+    let until = Instant::now() + PATIENCE;
+    // A busy machine lets them remove nothing for a while.
+    for i in 0.. {
+        if i >= rounds && is_enough() {
+            break;
+        }
+        assert!(Instant::now() < until, "in {i} rounds, only {removed:?} directories were removed");
         let text = i.to_string();
         let added = simple.add(&text).await.unwrap();
         assert_eq!(simple.dequeue(&added).await.unwrap().unwrap(), text);
@@ -320,12 +331,7 @@ async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
         assert_eq!(normal.dequeue(&added).await.unwrap(), Some(body(&text)));
     }
     stop.store(true, Relaxed);
-    let removed = removers.map(|remover| remover.join().unwrap());
-    let enough = rounds / 20;
-    assert!(
-        removed[0] > enough && removed[1] > enough,
-        "only {removed:?} directories were removed"
-    );
+    removers.into_iter().for_each(|remover| remover.join().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,12 +15,15 @@ use tokio::{
 };
 
 use super::{IN_MEMORY, tempdir};
-use crate::directory::{age, all, make_old};
+use crate::{
+    clock::until_enough,
+    directory::{age, all, make_old},
+};
 
 /// Long enough for never.
 pub(super) const HOUR: Duration = Duration::from_secs(3600);
 /// In which what should happen at once happens on a machine that does much else.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(120);
 
 pub(super) async fn queue() -> (TempDir, QueueSimple) {
     let dir = tempdir().unwrap();
@@ -105,6 +108,11 @@ async fn elements_with_fields_come_too() {
 
 #[tokio::test]
 async fn what_is_dropped_is_unlocked() {
+    until_enough(drop_what_is_locked).await;
+}
+
+/// Whether some were locked ahead, as they are on a disk when they are asked for quickly.
+async fn drop_what_is_locked() -> bool {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..200).map(|i| i.to_string())).await.unwrap();
     let locked = || names.iter().filter(|name| is_locked(&queue, name)).count();
@@ -113,8 +121,8 @@ async fn what_is_dropped_is_unlocked() {
     for _ in 0..20 {
         held.push(locks.next().await.unwrap().unwrap());
     }
-    // On a disk, as they were asked for quickly.
-    assert_eq!(locked() > 20, !IN_MEMORY, "{} are locked ahead", locked() - 20);
+    let ahead = locked() - 20;
+    assert!(ahead == 0 || !IN_MEMORY, "{ahead} are locked ahead");
     drop(locks);
     until(|| locked() == 20).await;
     held.truncate(5);
@@ -122,6 +130,7 @@ async fn what_is_dropped_is_unlocked() {
     drop(held);
     assert_eq!(locked(), 0);
     assert_eq!(queue.count().await.unwrap(), 200);
+    ahead > 0 || IN_MEMORY
 }
 
 #[tokio::test]
@@ -140,6 +149,11 @@ async fn who_works_slowly_locks_one_at_a_time() {
 
 #[tokio::test]
 async fn what_was_locked_ahead_and_waited_long_is_asked_for_anew() {
+    until_enough(wait_for_what_was_locked_ahead).await;
+}
+
+/// Whether some were locked ahead, as they are on a disk when they are asked for quickly.
+async fn wait_for_what_was_locked_ahead() -> bool {
     let (_dir, queue) = queue().await;
     let names = queue.add_many((0..40).map(|i| i.to_string())).await.unwrap();
     let mut locks = queue.locked();
@@ -150,9 +164,11 @@ async fn what_was_locked_ahead_and_waited_long_is_asked_for_anew() {
     let ahead = names.iter().filter(|name| is_locked(&queue, name)).skip(10).collect::<Vec<_>>();
     if IN_MEMORY {
         assert!(ahead.is_empty(), "each is locked when it is asked for");
-        return;
+        return true;
     }
-    assert!(ahead.len() > 1);
+    if ahead.len() < 2 {
+        return false;
+    }
     // Locks of another process that had them meanwhile.
     sleep(Duration::from_millis(1100)).await;
     for name in &ahead {
@@ -168,6 +184,7 @@ async fn what_was_locked_ahead_and_waited_long_is_asked_for_anew() {
         rest.push(*lock.unwrap().name());
     }
     assert_eq!(rest, names[10..]);
+    true
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 // What holds of any queue is tried where its calls are made on other threads, and where they are made in place.
 #![allow(clippy::duplicate_mod)]
 
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/dirq.rs"]
 mod directory;
 #[path = "../common/example.rs"]

@@ -368,7 +368,7 @@ for part in range(parts):
     if part % 7 == 0:
         drain(5)
 open(os.path.join(out, "done-" + worker), "w").close()
-deadline = time.time() + 60
+deadline = time.time() + 300
 all_done = lambda: all(os.path.exists(os.path.join(out, "done-%d" % i)) for i in range(workers))
 while not (all_done() and not list(q)):
     drain(-1)
@@ -447,7 +447,7 @@ async fn worker() {
         }
     }
     fs::write(out.join(format!("done-{id}")), "").unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(300);
     let all_done = || (0..WORKERS).all(|worker| out.join(format!("done-{worker}")).exists());
     while !(all_done() && queue.count().await == 0) {
         drain(&queue, usize::MAX, &mut seen).await;
@@ -517,7 +517,7 @@ print(json.dumps([purges, failed[:3]]))
         let purger = purger.stdout(Stdio::piped()).spawn().unwrap();
         let adder = queue.clone();
         let added = tokio::spawn(async move {
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_secs(300);
             let mut count = 0;
             while count < 1_500 || !enough.exists() {
                 assert!(Instant::now() < deadline, "the purger hardly runs");

@@ -1,5 +1,7 @@
 //! The examples, as processes.
 
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/dirq.rs"]
 mod directory;
 #[path = "../common/example.rs"]

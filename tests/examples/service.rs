@@ -15,12 +15,13 @@ use tokio::{
 };
 
 use crate::{
+    clock::{in_time, ms},
     example::{Service, example},
     http::{Client, Response},
 };
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -251,38 +252,44 @@ async fn a_read_gives_the_ttl_of_the_put_anew() {
 
 #[tokio::test]
 async fn what_is_read_lives_on_and_what_is_not_dies_in_time() {
-    let talk = Talk::start();
-    talk.put("/sessions/read?ttl=3", "").await;
-    let before = Instant::now();
-    talk.put("/sessions/unread?ttl=1.5", "").await;
-    let after = Instant::now();
-    let mut died = None;
-    while before.elapsed() < 4 * SECOND {
-        assert!(talk.body("/sessions/read").await.is_some(), "a session died that was read");
-        // To ask for the TTL is not to read.
-        let asked = after.elapsed();
-        if talk.get("/sessions/unread/ttl").await.status() == StatusCode::NOT_FOUND {
-            died = died.or(Some(before.elapsed()));
+    in_time(async || {
+        let talk = Talk::start();
+        // 3 s on a machine that is in time.
+        let (ttl, short) = (ms(3_000), ms(1_500));
+        talk.put(&format!("/sessions/read?ttl={}", ttl.as_secs_f64()), "").await;
+        let before = Instant::now();
+        talk.put(&format!("/sessions/unread?ttl={}", short.as_secs_f64()), "").await;
+        let after = Instant::now();
+        let mut died = None;
+        while before.elapsed() < ttl * 4 / 3 {
+            assert!(talk.body("/sessions/read").await.is_some(), "a session died that was read");
+            // To ask for the TTL is not to read.
+            let asked = after.elapsed();
+            if talk.get("/sessions/unread/ttl").await.status() == StatusCode::NOT_FOUND {
+                died = died.or(Some(before.elapsed()));
+            }
+            assert!(died.is_some() || asked < short, "alive {asked:?} after {short:?} were given");
+            sleep(short / 15).await;
         }
-        assert!(died.is_some() || asked < SECOND * 3 / 2, "alive {asked:?} after 1.5 s were given");
-        sleep(Duration::from_millis(100)).await;
-    }
-    let died = died.expect("an unread session outlived its TTL");
-    assert!(died >= SECOND * 3 / 2, "dead {died:?} after 1.5 s were given");
-    assert_eq!(talk.body("/sessions/unread").await, None);
+        let died = died.expect("an unread session outlived its TTL");
+        assert!(died >= short, "dead {died:?} after {short:?} were given");
+        assert_eq!(talk.body("/sessions/unread").await, None);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn every_ttl_in_the_range_is_taken() {
     let talk = Talk::start();
     for (given, left) in [("31536000", 31_536_000), ("99.5", 100), ("1e2", 100), ("100.000", 100)] {
+        let put = Instant::now();
         assert_eq!(
             talk.put(&format!("/sessions/{given}?ttl={given}"), "").await,
             StatusCode::CREATED
         );
         // The seconds are rounded up: exact within the first of them.
-        let ttl = talk.ttl(given).await;
-        assert!((left - 2..=left).contains(&ttl), "put for {given}, {ttl} are left");
+        let (ttl, late) = (talk.ttl(given).await, put.elapsed().as_secs() as i64);
+        assert!((left - 2 - late..=left).contains(&ttl), "put for {given}, {ttl} are left");
     }
     assert_eq!(talk.put("/sessions/short?ttl=0.001", "").await, StatusCode::CREATED);
 }
@@ -370,33 +377,37 @@ async fn assert_sentence(response: Response, part: &str, case: &str) {
 
 #[tokio::test]
 async fn what_expires_comes_to_every_subscriber_once() {
-    let talk = Talk::start();
-    let mut streams = [talk.events().await, talk.events().await, talk.events().await];
-    talk.put("/sessions/deleted?ttl=0.5", "").await;
-    talk.delete("/sessions/deleted").await;
-    talk.put("/sessions/replaced?ttl=0.5", "").await;
-    talk.put("/sessions/replaced?ttl=1000", "").await;
-    let keys = ["ada", "grace%0Ahopper", "%3Cb%3E%22"];
-    for key in keys {
-        talk.put(&format!("/sessions/{key}?ttl=0.5"), "body").await;
-    }
-    for stream in &mut streams {
-        let mut seen = HashSet::new();
-        for _ in keys {
-            let event = stream.expired().await;
-            assert_eq!(event["cause"], "expired");
-            let lag = event["lag_ms"].as_f64().expect("lag_ms is a number");
-            assert!((0.0..1_500.0).contains(&lag), "{lag} ms late");
-            seen.insert(event["key"].as_str().expect("key is text").to_owned());
+    in_time(async || {
+        let talk = Talk::start();
+        let mut streams = [talk.events().await, talk.events().await, talk.events().await];
+        let short = ms(500).as_secs_f64();
+        talk.put(&format!("/sessions/deleted?ttl={short}"), "").await;
+        talk.delete("/sessions/deleted").await;
+        talk.put(&format!("/sessions/replaced?ttl={short}"), "").await;
+        talk.put("/sessions/replaced?ttl=1000", "").await;
+        let keys = ["ada", "grace%0Ahopper", "%3Cb%3E%22"];
+        for key in keys {
+            talk.put(&format!("/sessions/{key}?ttl={short}"), "body").await;
         }
-        let seen: HashSet<_> = seen.iter().map(String::as_str).collect();
-        assert_eq!(seen, HashSet::from(["ada", "grace\nhopper", "<b>\""]));
-    }
-    // Long after the others: nothing but it comes.
-    talk.put("/sessions/last?ttl=1", "").await;
-    for stream in &mut streams {
-        assert_eq!(stream.expired().await["key"], "last");
-    }
+        for stream in &mut streams {
+            let mut seen = HashSet::new();
+            for _ in keys {
+                let event = stream.expired().await;
+                assert_eq!(event["cause"], "expired");
+                let lag = event["lag_ms"].as_f64().expect("lag_ms is a number");
+                assert!((0.0..3_000.0 * short).contains(&lag), "{lag} ms late");
+                seen.insert(event["key"].as_str().expect("key is text").to_owned());
+            }
+            let seen: HashSet<_> = seen.iter().map(String::as_str).collect();
+            assert_eq!(seen, HashSet::from(["ada", "grace\nhopper", "<b>\""]));
+        }
+        // Long after the others: nothing but it comes.
+        talk.put(&format!("/sessions/last?ttl={}", 2.0 * short), "").await;
+        for stream in &mut streams {
+            assert_eq!(stream.expired().await["key"], "last");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -539,37 +550,45 @@ async fn the_page_is_one_file_that_loads_nothing_from_elsewhere() {
 
 #[tokio::test]
 async fn ctrl_c_ends_the_streams_and_the_service() {
-    let mut talk = Talk::start();
-    let (mut first, mut second) = (talk.events().await, talk.events().await);
-    talk.put("/sessions/brief?ttl=0.001", "").await;
-    first.expired().await;
-    let silent = talk.connect().await;
-    let mut idle = talk.connect().await;
-    idle.write_all(b"GET /stats HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("it takes a request");
-    let mut answer = [0; 12];
-    idle.read_exact(&mut answer).await.expect("it answers");
-    assert_eq!(&answer, b"HTTP/1.1 200");
+    in_time(async || {
+        let mut talk = Talk::start();
+        let (mut first, mut second) = (talk.events().await, talk.events().await);
+        talk.put("/sessions/brief?ttl=0.001", "").await;
+        first.expired().await;
+        let silent = talk.connect().await;
+        let mut idle = talk.connect().await;
+        idle.write_all(b"GET /stats HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .expect("it takes a request");
+        let mut answer = [0; 12];
+        idle.read_exact(&mut answer).await.expect("it answers");
+        assert_eq!(&answer, b"HTTP/1.1 200");
 
-    let stopped = Instant::now();
-    talk.service.signal("INT");
-    assert_eq!(first.next().await, None);
-    second.expired().await;
-    assert_eq!(second.next().await, None);
-    assert!(rest(idle).await.ends_with('}'), "the idle connection got more than its answer");
-    assert_eq!(rest(silent).await, "");
-    let left = (5 * SECOND).saturating_sub(stopped.elapsed());
-    assert_eq!(talk.service.wait(left).code(), Some(0));
+        let stopped = Instant::now();
+        talk.service.signal("INT");
+        assert_eq!(first.next().await, None);
+        second.expired().await;
+        assert_eq!(second.next().await, None);
+        assert!(rest(idle).await.ends_with('}'), "the idle connection got more than its answer");
+        assert_eq!(rest(silent).await, "");
+        let left = (5 * SECOND).saturating_sub(stopped.elapsed());
+        assert_eq!(talk.service.wait(left).code(), Some(0));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn sigterm_ends_it_although_a_request_stays_unfinished() {
-    let mut talk = Talk::start();
-    let mut half = talk.connect().await;
-    half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n").await.expect("it takes a half");
-    // Answered on a connection made later, so the half has come by then.
-    talk.json("/stats").await;
-    talk.service.signal("TERM");
-    assert_eq!(talk.service.wait(5 * SECOND).code(), Some(0));
+    in_time(async || {
+        let mut talk = Talk::start();
+        let mut half = talk.connect().await;
+        half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n").await.expect("it takes a half");
+        // Answered on a connection made later, so the half has come by then.
+        talk.json("/stats").await;
+        talk.service.signal("TERM");
+        assert_eq!(talk.service.wait(5 * SECOND).code(), Some(0));
+    })
+    .await;
 }
 
 #[test]

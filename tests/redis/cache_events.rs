@@ -14,16 +14,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::servers::{Cluster, Server};
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Server},
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn ms(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds)
-}
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
     let client = Client::connect(url).await.unwrap();
@@ -68,62 +67,68 @@ async fn fill(cache: &Cache<String, u64>, keys: std::ops::Range<u64>, ttl: Durat
 
 #[tokio::test]
 async fn a_thousand_due_beside_a_hundred_thousand_are_told_within_a_second() {
-    let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
-    // As built by default.
-    let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
-    fill(&cache, 1_000..101_000, HOUR).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    let mut all = cache.events().await.unwrap();
-    let ttl = ms(3_000);
-    fill(&cache, 0..1_000, ttl).await;
-    let filled = Instant::now();
-    let mut told = BTreeSet::new();
-    let mut lags = Vec::new();
-    while told.len() < 1_000 {
-        let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
-        assert_eq!(event.key, event.value.to_string());
-        lags.push(event.lag().unwrap());
-        assert!(told.insert(event.value), "{} comes twice", event.value);
-    }
-    let late = filled.elapsed().saturating_sub(ttl);
-    lags.sort();
-    println!("all after {late:?}; lag p50 {:?}, max {:?}", lags[500], lags[999]);
-    assert!(late < Duration::from_secs(1), "{late:?}");
-    assert!(lags[999] < Duration::from_secs(1), "{:?}", lags[999]);
-    assert_eq!(told, (0..1_000).collect());
-    let mut broadcast = BTreeSet::new();
-    while broadcast.len() < 1_000 {
-        broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
-    }
-    assert_eq!(broadcast, told);
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        // As built by default.
+        let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
+        fill(&cache, 1_000..101_000, HOUR).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let mut all = cache.events().await.unwrap();
+        let ttl = ms(3_000);
+        fill(&cache, 0..1_000, ttl).await;
+        let filled = Instant::now();
+        let mut told = BTreeSet::new();
+        let mut lags = Vec::new();
+        while told.len() < 1_000 {
+            let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
+            assert_eq!(event.key, event.value.to_string());
+            lags.push(event.lag().unwrap());
+            assert!(told.insert(event.value), "{} comes twice", event.value);
+        }
+        let late = filled.elapsed().saturating_sub(ttl);
+        lags.sort();
+        println!("all after {late:?}; lag p50 {:?}, max {:?}", lags[500], lags[999]);
+        assert!(late < Duration::from_secs(1), "{late:?}");
+        assert!(lags[999] < Duration::from_secs(1), "{:?}", lags[999]);
+        assert_eq!(told, (0..1_000).collect());
+        let mut broadcast = BTreeSet::new();
+        while broadcast.len() < 1_000 {
+            broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
+        }
+        assert_eq!(broadcast, told);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn each_event_comes_to_one_of_a_group_and_to_each_group() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    // Each with a client of its own, as in another process.
-    let other = self::cache(server.url()).await;
-    let (sender, mut receiver) = mpsc::unbounded_channel();
-    for (group, cache) in [("a", &cache), ("a", &other), ("b", &cache), ("b", &other)] {
-        let mut events = cache.events_lossless(group).await.unwrap();
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            while let Some(event) = events.recv().await {
-                let event = event.unwrap();
-                sender.send((group, event.key, event.value)).unwrap();
-            }
-        });
-    }
-    fill(&cache, 0..2_000, ms(300)).await;
-    let mut told = BTreeSet::new();
-    for _ in 0..4_000 {
-        let event = timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
-        assert!(told.insert(event.clone()), "{event:?} comes twice");
-    }
-    // Longer than a lease.
-    assert!(timeout(LEASE + ms(500), receiver.recv()).await.is_err(), "more than once");
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        // Each with a client of its own, as in another process.
+        let other = self::cache(server.url()).await;
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        for (group, cache) in [("a", &cache), ("a", &other), ("b", &cache), ("b", &other)] {
+            let mut events = cache.events_lossless(group).await.unwrap();
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                while let Some(event) = events.recv().await {
+                    let event = event.unwrap();
+                    sender.send((group, event.key, event.value)).unwrap();
+                }
+            });
+        }
+        fill(&cache, 0..2_000, ms(300)).await;
+        let mut told = BTreeSet::new();
+        for _ in 0..4_000 {
+            let event = timeout(PATIENCE, receiver.recv()).await.unwrap().unwrap();
+            assert!(told.insert(event.clone()), "{event:?} comes twice");
+        }
+        // Longer than a lease.
+        assert!(timeout(LEASE + ms(500), receiver.recv()).await.is_err(), "more than once");
+    })
+    .await;
 }
 
 #[test]
@@ -222,19 +227,26 @@ async fn what_was_not_acknowledged_comes_again_and_what_was_does_not() {
 
 #[tokio::test]
 async fn a_group_waits_while_it_has_no_subscriber() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    cache.set("before".into(), 0).await.unwrap();
-    cache.expire_now("before").await.unwrap();
-    drop(cache.events_lossless("g").await.unwrap());
-    fill(&cache, 0..10, ms(30)).await;
-    sleep(ms(60)).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    let mut told = BTreeSet::new();
-    for _ in 0..10 {
-        told.insert(next(&mut events).await.0);
-    }
-    assert_eq!(told, (0..10).map(|n| n.to_string()).collect(), "what came before the group is not");
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        cache.set("before".into(), 0).await.unwrap();
+        cache.expire_now("before").await.unwrap();
+        drop(cache.events_lossless("g").await.unwrap());
+        fill(&cache, 0..10, ms(30)).await;
+        sleep(ms(60)).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let mut told = BTreeSet::new();
+        for _ in 0..10 {
+            told.insert(next(&mut events).await.0);
+        }
+        assert_eq!(
+            told,
+            (0..10).map(|n| n.to_string()).collect(),
+            "what came before the group is not"
+        );
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -290,24 +302,27 @@ async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
 
 #[tokio::test]
 async fn what_another_program_put_under_a_key_is_passed_over() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    let mut events = cache.events_lossless("g").await.unwrap();
-    cache.set_ex("ada".into(), 1, ms(100)).await.unwrap();
-    let record = keys(&server).await.into_iter().find(|key| key.ends_with("}:ada")).unwrap();
-    let mut plain = server.plain().await;
-    let _: () = redis::cmd("DEL").arg(&record).query_async(&mut plain).await.unwrap();
-    let _: () = redis::cmd("LPUSH").arg(&record).arg(1).query_async(&mut plain).await.unwrap();
-    for n in 0..100 {
-        cache.set_ex(n.to_string(), n, ms(100)).await.unwrap();
-    }
-    let mut told = BTreeSet::new();
-    for _ in 0..100 {
-        told.insert(next(&mut events).await.0);
-    }
-    assert!(!told.contains("ada"));
-    assert_eq!(told.len(), 100);
-    assert!(keys(&server).await.contains(&record), "it is not ours to take away");
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        cache.set_ex("ada".into(), 1, ms(100)).await.unwrap();
+        let record = keys(&server).await.into_iter().find(|key| key.ends_with("}:ada")).unwrap();
+        let mut plain = server.plain().await;
+        let _: () = redis::cmd("DEL").arg(&record).query_async(&mut plain).await.unwrap();
+        let _: () = redis::cmd("LPUSH").arg(&record).arg(1).query_async(&mut plain).await.unwrap();
+        for n in 0..100 {
+            cache.set_ex(n.to_string(), n, ms(100)).await.unwrap();
+        }
+        let mut told = BTreeSet::new();
+        for _ in 0..100 {
+            told.insert(next(&mut events).await.0);
+        }
+        assert!(!told.contains("ada"));
+        assert_eq!(told.len(), 100);
+        assert!(keys(&server).await.contains(&record), "it is not ours to take away");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -334,20 +349,23 @@ async fn a_deadline_is_no_sooner_than_the_ttl_and_less_than_a_millisecond_later(
 
 #[tokio::test]
 async fn without_subscribers_all_leaves_by_itself() {
-    let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
-    let builder = Cache::<String, u64>::builder(&client, "c").events(ms(300));
-    let cache = builder.build().unwrap();
-    fill(&cache, 0..100, ms(50)).await;
-    // Told by a writer.
-    sleep(ms(60)).await;
-    cache.set_ex("1".into(), 1, ms(50)).await.unwrap();
-    assert!(keys(&server).await.iter().any(|key| key.ends_with(".expired")));
-    let begin = Instant::now();
-    while !keys(&server).await.is_empty() {
-        assert!(begin.elapsed() < PATIENCE, "{:?}", keys(&server).await);
-        sleep(ms(20)).await;
-    }
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let builder = Cache::<String, u64>::builder(&client, "c").events(ms(300));
+        let cache = builder.build().unwrap();
+        fill(&cache, 0..100, ms(50)).await;
+        // Told by a writer.
+        sleep(ms(60)).await;
+        cache.set_ex("1".into(), 1, ms(50)).await.unwrap();
+        assert!(keys(&server).await.iter().any(|key| key.ends_with(".expired")));
+        let begin = Instant::now();
+        while !keys(&server).await.is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", keys(&server).await);
+            sleep(ms(20)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -365,22 +383,25 @@ async fn nothing_stays_of_what_was_told_but_the_ends_of_streams() {
 
 #[tokio::test]
 async fn a_value_of_a_dead_key_is_never_read_though_it_waits() {
-    let server = Server::start();
-    let cache = cache(server.url()).await;
-    cache.set_ex("ada".into(), 1, ms(30)).await.unwrap();
-    cache.set_ex("bob".into(), 1, HOUR).await.unwrap();
-    sleep(ms(40)).await;
-    assert_eq!(keys(&server).await.iter().filter(|key| key.ends_with("}:ada")).count(), 1);
-    assert_eq!(cache.get("ada").await.unwrap(), None);
-    assert_eq!(cache.get_ex("ada", HOUR).await.unwrap(), None);
-    assert!(!cache.contains_key("ada").await.unwrap());
-    assert_eq!(cache.keys().map(Result::unwrap).collect::<Vec<_>>().await, ["bob"]);
-    assert_eq!(cache.len().await.unwrap(), 2, "both are on the server");
-    // What a clear finds dead is told of.
-    let mut events = cache.events_lossless("g").await.unwrap();
-    cache.clear().await.unwrap();
-    assert_eq!(next(&mut events).await, ("ada".into(), 1));
-    assert!(is_quiet(&mut events, ms(200)).await);
+    in_time(async || {
+        let server = Server::start();
+        let cache = cache(server.url()).await;
+        cache.set_ex("ada".into(), 1, ms(30)).await.unwrap();
+        cache.set_ex("bob".into(), 1, HOUR).await.unwrap();
+        sleep(ms(40)).await;
+        assert_eq!(keys(&server).await.iter().filter(|key| key.ends_with("}:ada")).count(), 1);
+        assert_eq!(cache.get("ada").await.unwrap(), None);
+        assert_eq!(cache.get_ex("ada", HOUR).await.unwrap(), None);
+        assert!(!cache.contains_key("ada").await.unwrap());
+        assert_eq!(cache.keys().map(Result::unwrap).collect::<Vec<_>>().await, ["bob"]);
+        assert_eq!(cache.len().await.unwrap(), 2, "both are on the server");
+        // What a clear finds dead is told of.
+        let mut events = cache.events_lossless("g").await.unwrap();
+        cache.clear().await.unwrap();
+        assert_eq!(next(&mut events).await, ("ada".into(), 1));
+        assert!(is_quiet(&mut events, ms(200)).await);
+    })
+    .await;
 }
 
 #[tokio::test]

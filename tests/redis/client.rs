@@ -5,12 +5,17 @@ use std::time::{Duration, Instant};
 use fleeting::redis::{Cache, Client, Error};
 use redis::{aio::MultiplexedConnection, cmd};
 
-use crate::servers::{Cluster, Server};
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Server},
+};
 
-const SOON: Duration = Duration::from_millis(200);
+fn soon() -> Duration {
+    ms(200)
+}
 
 async fn hurried(server: &Server) -> Cache<String, u32> {
-    let client = Client::builder(server.url()).timeout(SOON).connect().await.unwrap();
+    let client = Client::builder(server.url()).timeout(soon()).connect().await.unwrap();
     Cache::new(&client, "numbers").unwrap()
 }
 
@@ -35,16 +40,19 @@ async fn what_is_no_address_is_an_error_that_hides_the_password() {
 
 #[tokio::test]
 async fn no_server_is_an_error_and_takes_no_longer_than_one_attempt() {
-    let port = {
-        let server = Server::start();
-        server.port()
-    };
-    let begin = Instant::now();
-    let error = Client::connect(format!("redis://127.0.0.1:{port}")).await.unwrap_err();
-    assert!(matches!(error, Error::Connect(_)), "{error:?}");
-    assert!(begin.elapsed() < Duration::from_secs(5));
-    let urls = [format!("redis://127.0.0.1:{port}"), format!("redis://localhost:{port}")];
-    assert!(matches!(Client::connect(urls).await, Err(Error::Connect(_))));
+    in_time(async || {
+        let port = {
+            let server = Server::start();
+            server.port()
+        };
+        let begin = Instant::now();
+        let error = Client::connect(format!("redis://127.0.0.1:{port}")).await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_)), "{error:?}");
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let urls = [format!("redis://127.0.0.1:{port}"), format!("redis://localhost:{port}")];
+        assert!(matches!(Client::connect(urls).await, Err(Error::Connect(_))));
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -67,61 +75,70 @@ async fn a_connection_may_be_encrypted() {
 
 #[tokio::test]
 async fn a_replica_takes_no_writes_and_is_waited_for() {
-    let server = Server::start();
-    let cache = hurried(&server).await;
-    cache.set("a".into(), 1).await.unwrap();
-    let mut plain = server.plain().await;
-    let mut replica_of = cmd("REPLICAOF");
-    replica_of.arg("127.0.0.1").arg(1).exec_async(&mut plain).await.unwrap();
-    let begin = Instant::now();
-    let error = cache.set("a".into(), 2).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    assert!(error.is_temporary() && begin.elapsed() >= SOON / 2);
-    assert_eq!(cache.get("a").await.unwrap(), Some(1), "it is read all the same");
+    in_time(async || {
+        let server = Server::start();
+        let cache = hurried(&server).await;
+        cache.set("a".into(), 1).await.unwrap();
+        let mut plain = server.plain().await;
+        let mut replica_of = cmd("REPLICAOF");
+        replica_of.arg("127.0.0.1").arg(1).exec_async(&mut plain).await.unwrap();
+        let begin = Instant::now();
+        let error = cache.set("a".into(), 2).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(error.is_temporary() && begin.elapsed() >= soon() / 2);
+        assert_eq!(cache.get("a").await.unwrap(), Some(1), "it is read all the same");
 
-    let set = tokio::spawn(async move { cache.set("a".into(), 3).await });
-    tokio::time::sleep(SOON / 4).await;
-    cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut plain).await.unwrap();
-    assert_eq!(set.await.unwrap().unwrap(), Some(1));
+        let set = tokio::spawn(async move { cache.set("a".into(), 3).await });
+        tokio::time::sleep(soon() / 4).await;
+        cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut plain).await.unwrap();
+        assert_eq!(set.await.unwrap().unwrap(), Some(1));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_loads_is_waited_for() {
-    let mut server = Server::durable();
-    let client = Client::connect(server.url()).await.unwrap();
-    let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
-    cache.set("7".into(), 7).await.unwrap();
-    // While it loads it looks at its clients after every 1,024 commands, some 0.1 s.
-    let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end";
-    let mut plain = server.plain().await;
-    plain.set_response_timeout(Duration::from_secs(30));
-    cmd("EVAL").arg(fill).arg(0).exec_async(&mut plain).await.unwrap();
-    server.kill();
-    server.restart_slowly(Duration::from_micros(50));
-    let error = cache.get("7").await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    let until = Instant::now() + Duration::from_secs(30);
-    let mut answer = Err(error);
-    while answer.is_err() && Instant::now() < until {
-        answer = cache.get("7").await;
-    }
-    assert_eq!(answer.unwrap(), Some(7));
+    in_time(async || {
+        let mut server = Server::durable();
+        let client = Client::connect(server.url()).await.unwrap();
+        let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+        cache.set("7".into(), 7).await.unwrap();
+        // While it loads it looks at its clients after every 1,024 commands, some 0.1 s.
+        let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end";
+        let mut plain = server.plain().await;
+        plain.set_response_timeout(Duration::from_secs(30));
+        cmd("EVAL").arg(fill).arg(0).exec_async(&mut plain).await.unwrap();
+        server.kill();
+        server.restart_slowly(ms(50) / 1_000);
+        let error = cache.get("7").await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        let until = Instant::now() + Duration::from_secs(30);
+        let mut answer = Err(error);
+        while answer.is_err() && Instant::now() < until {
+            answer = cache.get("7").await;
+        }
+        assert_eq!(answer.unwrap(), Some(7));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_away_is_reached_again_when_it_is_back() {
-    let mut server = Server::durable();
-    let cache = hurried(&server).await;
-    cache.set("a".into(), 1).await.unwrap();
-    server.kill();
-    let begin = Instant::now();
-    let error = cache.get("a").await.unwrap_err();
-    assert!(matches!(error, Error::Connect(_) | Error::Unanswered(_)), "{error:?}");
-    let error = cache.get("a").await.unwrap_err();
-    assert!(matches!(error, Error::Connect(_)), "{error:?}");
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-    server.restart();
-    assert_eq!(cache.get("a").await.unwrap(), Some(1));
+    in_time(async || {
+        let mut server = Server::durable();
+        let cache = hurried(&server).await;
+        cache.set("a".into(), 1).await.unwrap();
+        server.kill();
+        let begin = Instant::now();
+        let error = cache.get("a").await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_) | Error::Unanswered(_)), "{error:?}");
+        let error = cache.get("a").await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_)), "{error:?}");
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        server.restart();
+        assert_eq!(cache.get("a").await.unwrap(), Some(1));
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -14,7 +14,10 @@ use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use crate::servers::Server;
+use crate::{
+    clock::{in_time, ms},
+    servers::Server,
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -90,27 +93,33 @@ async fn both(server: &Server) -> (Original, Client) {
 
 #[tokio::test]
 async fn what_the_original_sets_is_read_and_taken_here() {
-    let server = Server::start();
-    let (mut original, client) = both(&server).await;
-    let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
-    let (ada, bob) = (fields(&[("user", "Ada"), ("from", "::1")]), fields(&[("user", "Bob")]));
-    original.set_data("login:ada", &ada, -1).await;
-    original.set_data("login:bob", &bob, -2).await;
-    original.set_data("login:eve", &bob, 60).await;
-    assert_eq!(dict.get("login:ada").await.unwrap(), Some(ada.clone()));
-    assert_eq!(dict.get("login:none").await.unwrap(), None);
-    assert_eq!(dict.len().await.unwrap(), 3);
-    assert_eq!(dict.ttl("login:ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
-    let Ttl::Remaining(left) = dict.ttl("login:eve").await.unwrap() else { panic!() };
-    assert!(left > LONG - 3 * LONG / 60 && left <= LONG, "{left:?}");
-    let taken = dict.take_expired(100).await.unwrap();
-    assert_eq!(taken, [("login:bob".to_owned(), bob.clone()), ("login:ada".to_owned(), ada)]);
-    assert!(original.get_data("login:ada").await.is_empty());
-    assert!(dict.set_timeout("login:eve", Duration::ZERO).await.unwrap());
-    let claim = dict.next_claim(LONG).await.unwrap();
-    assert_eq!(claim.value(), &bob);
-    assert!(claim.ack().await.unwrap());
-    assert!(original.ask::<Vec<String>>(&["KEYS", "*"]).await.is_empty(), "nothing is left behind");
+    in_time(async || {
+        let server = Server::start();
+        let (mut original, client) = both(&server).await;
+        let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
+        let (ada, bob) = (fields(&[("user", "Ada"), ("from", "::1")]), fields(&[("user", "Bob")]));
+        original.set_data("login:ada", &ada, -1).await;
+        original.set_data("login:bob", &bob, -2).await;
+        original.set_data("login:eve", &bob, 60).await;
+        assert_eq!(dict.get("login:ada").await.unwrap(), Some(ada.clone()));
+        assert_eq!(dict.get("login:none").await.unwrap(), None);
+        assert_eq!(dict.len().await.unwrap(), 3);
+        assert_eq!(dict.ttl("login:ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
+        let Ttl::Remaining(left) = dict.ttl("login:eve").await.unwrap() else { panic!() };
+        assert!(left > LONG - 3 * LONG / 60 && left <= LONG, "{left:?}");
+        let taken = dict.take_expired(100).await.unwrap();
+        assert_eq!(taken, [("login:bob".to_owned(), bob.clone()), ("login:ada".to_owned(), ada)]);
+        assert!(original.get_data("login:ada").await.is_empty());
+        assert!(dict.set_timeout("login:eve", Duration::ZERO).await.unwrap());
+        let claim = dict.next_claim(LONG).await.unwrap();
+        assert_eq!(claim.value(), &bob);
+        assert!(claim.ack().await.unwrap());
+        assert!(
+            original.ask::<Vec<String>>(&["KEYS", "*"]).await.is_empty(),
+            "nothing is left behind"
+        );
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -160,38 +169,41 @@ async fn a_deadline_is_taken_away_on_either_side() {
 
 #[tokio::test]
 async fn the_original_does_not_see_what_is_lent_and_makes_claims_void() {
-    let server = Server::start();
-    let (mut original, client) = both(&server).await;
-    let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
-    let (old, new) = (fields(&[("n", "1")]), fields(&[("n", "2")]));
-    original.set_data("a", &old, -5).await;
-    let claim = dict.next_claim(LONG).await.unwrap();
-    assert!(original.get_expired(9).await.is_empty(), "it is lent");
-    let Ttl::Remaining(left) = dict.ttl("a").await.unwrap() else { panic!("it has one") };
-    assert!(left > LONG - LONG / 6 && left <= LONG, "that of the lease: {left:?}");
-    // Given back, it has the deadline that it had.
-    let lent: f64 = original.ask(&["ZSCORE", SET, "a"]).await;
-    drop(claim);
-    sleep(50 * MILLI).await;
-    let score: f64 = original.ask(&["ZSCORE", SET, "a"]).await;
-    assert!(lent > now() + 50.0 && score < now() - 4.0, "{lent} {score}");
+    in_time(async || {
+        let server = Server::start();
+        let (mut original, client) = both(&server).await;
+        let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
+        let (old, new) = (fields(&[("n", "1")]), fields(&[("n", "2")]));
+        original.set_data("a", &old, -5).await;
+        let claim = dict.next_claim(LONG).await.unwrap();
+        assert!(original.get_expired(9).await.is_empty(), "it is lent");
+        let Ttl::Remaining(left) = dict.ttl("a").await.unwrap() else { panic!("it has one") };
+        assert!(left > LONG - LONG / 6 && left <= LONG, "that of the lease: {left:?}");
+        // Given back, it has the deadline that it had.
+        let lent: f64 = original.ask(&["ZSCORE", SET, "a"]).await;
+        drop(claim);
+        sleep(ms(50)).await;
+        let score: f64 = original.ask(&["ZSCORE", SET, "a"]).await;
+        assert!(lent > now() + 50.0 && score < now() - 4.0, "{lent} {score}");
 
-    // The original sets another value.
-    let claim = dict.next_claim(LONG).await.unwrap();
-    original.set_data("a", &new, 30).await;
-    assert!(!claim.extend(LONG).await.unwrap());
-    assert!(!claim.ack().await.unwrap());
-    assert_eq!(dict.get("a").await.unwrap(), Some(new.clone()));
+        // The original sets another value.
+        let claim = dict.next_claim(LONG).await.unwrap();
+        original.set_data("a", &new, 30).await;
+        assert!(!claim.extend(LONG).await.unwrap());
+        assert!(!claim.ack().await.unwrap());
+        assert_eq!(dict.get("a").await.unwrap(), Some(new.clone()));
 
-    // It removes the entry, and sets one anew.
-    dict.set_timeout("a", Duration::ZERO).await.unwrap();
-    let claim = dict.next_claim(LONG).await.unwrap();
-    original.remove_data("a").await;
-    assert!(!claim.extend(LONG).await.unwrap());
-    original.set_data("a", &old, -1).await;
-    drop(claim);
-    sleep(50 * MILLI).await;
-    assert_eq!(dict.take_expired(9).await.unwrap(), [("a".to_owned(), old)]);
+        // It removes the entry, and sets one anew.
+        dict.set_timeout("a", Duration::ZERO).await.unwrap();
+        let claim = dict.next_claim(LONG).await.unwrap();
+        original.remove_data("a").await;
+        assert!(!claim.extend(LONG).await.unwrap());
+        original.set_data("a", &old, -1).await;
+        drop(claim);
+        sleep(ms(50)).await;
+        assert_eq!(dict.take_expired(9).await.unwrap(), [("a".to_owned(), old)]);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -280,28 +292,37 @@ async fn an_expiring_set_is_shared_with_the_originals() {
 
 #[tokio::test]
 async fn scores_of_the_originals_are_kept_to_the_bit() {
-    let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
-    let set: ExpiringSet<u32> = ExpiringSet::compat(&client, "here", LONG);
-    let third = now().floor() + 1.0 / 3.0;
-    for (member, score) in [("1", third), ("2", third), ("3", third + 1.0)] {
-        let command = ["ZADD", "here", &format!("{score}"), member];
-        article::<u32>(&server, "here", 60.0, &command).await;
-    }
-    let at = set.score(&1).await.unwrap().unwrap();
-    assert_eq!(set.range(at..=at).await.unwrap(), [1, 2]);
-    assert!(set.range(..at).await.unwrap().is_empty());
-    set.push_unique_at(4, at).await.unwrap();
-    assert_eq!(set.elements().await.unwrap(), [4, 3]);
-    assert_eq!(set.remove_range(at..=at).await.unwrap(), 1);
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let set: ExpiringSet<u32> = ExpiringSet::compat(&client, "here", LONG);
+        let third = now().floor() + 1.0 / 3.0;
+        for (member, score) in [("1", third), ("2", third), ("3", third + 1.0)] {
+            let command = ["ZADD", "here", &format!("{score}"), member];
+            article::<u32>(&server, "here", 60.0, &command).await;
+        }
+        let at = set.score(&1).await.unwrap().unwrap();
+        assert_eq!(set.range(at..=at).await.unwrap(), [1, 2]);
+        assert!(set.range(..at).await.unwrap().is_empty());
+        set.push_unique_at(4, at).await.unwrap();
+        assert_eq!(set.elements().await.unwrap(), [4, 3]);
+        assert_eq!(set.remove_range(at..=at).await.unwrap(), 1);
 
-    // They die in time here, too.
-    let short: ExpiringSet<u32> = ExpiringSet::compat(&client, "short", 300 * MILLI);
-    article::<u32>(&server, "short", 0.3, &["ZADD", "short", &now().to_string(), "1"]).await;
-    short.push_at(2, SystemTime::now() + 200 * MILLI).await.unwrap();
-    assert_eq!(short.len().await.unwrap(), 2);
-    sleep(310 * MILLI).await;
-    assert_eq!(short.elements().await.unwrap(), [2]);
-    sleep(200 * MILLI).await;
-    assert!(short.is_empty().await.unwrap());
+        // They die in time here, too.
+        let short: ExpiringSet<u32> = ExpiringSet::compat(&client, "short", ms(300));
+        article::<u32>(
+            &server,
+            "short",
+            ms(300).as_secs_f64(),
+            &["ZADD", "short", &now().to_string(), "1"],
+        )
+        .await;
+        short.push_at(2, SystemTime::now() + ms(200)).await.unwrap();
+        assert_eq!(short.len().await.unwrap(), 2);
+        sleep(ms(310)).await;
+        assert_eq!(short.elements().await.unwrap(), [2]);
+        sleep(ms(200)).await;
+        assert!(short.is_empty().await.unwrap());
+    })
+    .await;
 }

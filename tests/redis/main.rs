@@ -1,5 +1,7 @@
 //! What feature `redis` adds, on real servers; and what it shares with the types in memory, on both.
 
+#[path = "../common/clock.rs"]
+mod clock;
 #[path = "../common/http.rs"]
 mod http;
 #[path = "../common/redis.rs"]

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command},
     time::{Duration, Instant},
 };
@@ -18,7 +18,10 @@ use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{sleep, timeout};
 
-use crate::servers::{Cluster, Server};
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Server},
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -84,38 +87,41 @@ async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
 
 #[tokio::test]
 async fn values_have_formats_and_keys_any_type() {
-    let server = Server::start();
-    let mut plain = server.plain().await;
-    let client = Client::connect(server.url()).await.unwrap();
-    let raw: TimeoutDict<(u32, String), Vec<u8>> =
-        TimeoutDict::builder(&client, "raw").format(Format::Raw).build().unwrap();
-    let key = (7, "a".to_owned());
-    raw.set(key.clone(), vec![0, 255, 13], Duration::ZERO).await.unwrap();
-    let records: Vec<String> =
-        redis::cmd("KEYS").arg("*:\\[*").query_async(&mut plain).await.unwrap();
-    let bytes: Vec<u8> = redis::cmd("GET").arg(&records).query_async(&mut plain).await.unwrap();
-    assert_eq!(bytes, [0, 255, 13]);
-    assert!(records[0].ends_with(":[7,\"a\"]"), "{records:?}");
-    assert_eq!(raw.get(&key).await.unwrap(), Some(vec![0, 255, 13]));
-    assert_eq!(raw.take_expired(9).await.unwrap(), [(key, vec![0, 255, 13])]);
+    in_time(async || {
+        let server = Server::start();
+        let mut plain = server.plain().await;
+        let client = Client::connect(server.url()).await.unwrap();
+        let raw: TimeoutDict<(u32, String), Vec<u8>> =
+            TimeoutDict::builder(&client, "raw").format(Format::Raw).build().unwrap();
+        let key = (7, "a".to_owned());
+        raw.set(key.clone(), vec![0, 255, 13], Duration::ZERO).await.unwrap();
+        let records: Vec<String> =
+            redis::cmd("KEYS").arg("*:\\[*").query_async(&mut plain).await.unwrap();
+        let bytes: Vec<u8> = redis::cmd("GET").arg(&records).query_async(&mut plain).await.unwrap();
+        assert_eq!(bytes, [0, 255, 13]);
+        assert!(records[0].ends_with(":[7,\"a\"]"), "{records:?}");
+        assert_eq!(raw.get(&key).await.unwrap(), Some(vec![0, 255, 13]));
+        assert_eq!(raw.take_expired(9).await.unwrap(), [(key, vec![0, 255, 13])]);
 
-    let empty: TimeoutDict<String, String> =
-        TimeoutDict::builder(&client, "empty").format(Format::Raw).build().unwrap();
-    empty.set(String::new(), String::new(), Duration::ZERO).await.unwrap();
-    assert!(empty.contains_key("").await.unwrap());
-    assert!(empty.set_timeout("", Duration::ZERO).await.unwrap());
-    let claims = empty.claim_expired(9, LONG).await.unwrap();
-    assert_eq!((&claims[0].key()[..], &claims[0].value()[..]), ("", ""));
-    drop(claims);
-    sleep(50 * MILLI).await;
-    assert_eq!(empty.take_expired(9).await.unwrap(), [(String::new(), String::new())]);
+        let empty: TimeoutDict<String, String> =
+            TimeoutDict::builder(&client, "empty").format(Format::Raw).build().unwrap();
+        empty.set(String::new(), String::new(), Duration::ZERO).await.unwrap();
+        assert!(empty.contains_key("").await.unwrap());
+        assert!(empty.set_timeout("", Duration::ZERO).await.unwrap());
+        let claims = empty.claim_expired(9, LONG).await.unwrap();
+        assert_eq!((&claims[0].key()[..], &claims[0].value()[..]), ("", ""));
+        drop(claims);
+        sleep(ms(50)).await;
+        assert_eq!(empty.take_expired(9).await.unwrap(), [(String::new(), String::new())]);
 
-    let packed: TimeoutDict<u64, BTreeMap<String, f64>> =
-        TimeoutDict::builder(&client, "packed").format(Format::MessagePack).build().unwrap();
-    let value = BTreeMap::from([("x".to_owned(), 0.5)]);
-    packed.set(u64::MAX, value.clone(), Duration::ZERO).await.unwrap();
-    assert_eq!(packed.next_expired().await.unwrap(), (u64::MAX, value));
-    assert!(matches!(Dict::new(&client, "a{b}"), Err(Error::Name(name)) if name == "a{b}"));
+        let packed: TimeoutDict<u64, BTreeMap<String, f64>> =
+            TimeoutDict::builder(&client, "packed").format(Format::MessagePack).build().unwrap();
+        let value = BTreeMap::from([("x".to_owned(), 0.5)]);
+        packed.set(u64::MAX, value.clone(), Duration::ZERO).await.unwrap();
+        assert_eq!(packed.next_expired().await.unwrap(), (u64::MAX, value));
+        assert!(matches!(Dict::new(&client, "a{b}"), Err(Error::Name(name)) if name == "a{b}"));
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -134,74 +140,86 @@ async fn an_entry_whose_record_is_gone_is_none() {
 
 #[tokio::test]
 async fn what_a_cancelled_call_took_goes_back() {
-    let seed = 11;
-    let mut random = SmallRng::seed_from_u64(seed);
-    let server = Server::start();
-    let dict = dict(&server).await;
-    fill(&dict, 300).await;
-    let mut got = Vec::new();
-    let mut cancelled = 0;
-    for round in 0..300 {
-        let patience = Duration::from_micros(random.random_range(0..3_000));
-        let calls = match round % 4 {
-            0 => timeout(patience, dict.take_expired(3)).await.map(Result::unwrap),
-            1 => timeout(patience, dict.next_expired()).await.map(|entry| vec![entry.unwrap()]),
-            2 => timeout(patience, dict.claim_expired(3, LONG)).await.map(|claims| {
-                drop(claims);
-                vec![]
-            }),
-            _ => timeout(patience, dict.next_claim(LONG)).await.map(|claim| {
-                drop(claim);
-                vec![]
-            }),
-        };
-        match calls {
-            Ok(entries) => got.extend(entries),
-            Err(_) => cancelled += 1,
+    in_time(async || {
+        let seed = 11;
+        let mut random = SmallRng::seed_from_u64(seed);
+        let server = Server::start();
+        let dict = dict(&server).await;
+        fill(&dict, 300).await;
+        let mut got = Vec::new();
+        let mut cancelled = 0;
+        for round in 0..300 {
+            let patience = Duration::from_micros(random.random_range(0..3_000));
+            let calls = match round % 4 {
+                0 => timeout(patience, dict.take_expired(3)).await.map(Result::unwrap),
+                1 => timeout(patience, dict.next_expired()).await.map(|entry| vec![entry.unwrap()]),
+                2 => timeout(patience, dict.claim_expired(3, LONG)).await.map(|claims| {
+                    drop(claims);
+                    vec![]
+                }),
+                _ => timeout(patience, dict.next_claim(LONG)).await.map(|claim| {
+                    drop(claim);
+                    vec![]
+                }),
+            };
+            match calls {
+                Ok(entries) => got.extend(entries),
+                Err(_) => cancelled += 1,
+            }
+            if dict.len().await.unwrap() < 20 {
+                break;
+            }
         }
-        if dict.len().await.unwrap() < 20 {
-            break;
+        assert!(cancelled > 20, "{cancelled} with seed {seed}");
+        let until = Instant::now() + LONG;
+        while got.len() < 300 && Instant::now() < until {
+            got.extend(dict.take_expired(usize::MAX).await.unwrap());
         }
-    }
-    sleep(200 * MILLI).await;
-    assert!(cancelled > 20, "{cancelled} with seed {seed}");
-    got.extend(dict.take_expired(usize::MAX).await.unwrap());
-    got.sort_by_key(|(_, value)| *value);
-    let values: Vec<_> = got.into_iter().map(|(_, value)| value).collect();
-    assert_eq!(values, (0..300).collect::<Vec<_>>(), "seed {seed}");
+        sleep(ms(50)).await;
+        got.extend(dict.take_expired(usize::MAX).await.unwrap());
+        got.sort_by_key(|(_, value)| *value);
+        let values: Vec<_> = got.into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, (0..300).collect::<Vec<_>>(), "seed {seed}");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn next_sleeps_and_does_not_ask_all_the_time() {
-    let server = Server::start();
-    let dict = dict(&server).await;
-    dict.set("late".into(), 1, LONG).await.unwrap();
-    let waits = dict.clone();
-    let waits = tokio::spawn(async move { waits.next_expired().await });
-    sleep(300 * MILLI).await;
-    let calls = async || {
-        let mut plain = server.plain().await;
-        let stats: String =
-            redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
-        let calls = line.split(['=', ',']).nth(1).unwrap();
-        calls.parse::<u32>().unwrap()
-    };
-    let before = calls().await;
-    sleep(2_200 * MILLI).await;
-    let asked = calls().await - before;
-    assert!((16..=48).contains(&asked), "{asked} in two seconds, of sixteen shards");
-    waits.abort();
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        dict.set("late".into(), 1, LONG).await.unwrap();
+        let waits = dict.clone();
+        let waits = tokio::spawn(async move { waits.next_expired().await });
+        sleep(300 * MILLI).await;
+        let calls = async || {
+            let mut plain = server.plain().await;
+            let stats: String =
+                redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
+            let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+            let calls = line.split(['=', ',']).nth(1).unwrap();
+            calls.parse::<u32>().unwrap()
+        };
+        let before = calls().await;
+        sleep(2_200 * MILLI).await;
+        let asked = calls().await - before;
+        assert!((16..=48).contains(&asked), "{asked} in two seconds, of sixteen shards");
+        waits.abort();
 
-    // A deadline sooner than the period is met.
-    let client = Client::connect(server.url()).await.unwrap();
-    let rare: Dict =
-        TimeoutDict::builder(&client, "rare").ask_every(Duration::from_secs(30)).build().unwrap();
-    rare.set("a".into(), 1, 300 * MILLI).await.unwrap();
-    let start = Instant::now();
-    assert_eq!(rare.next_expired().await.unwrap(), ("a".to_owned(), 1));
-    let passed = start.elapsed();
-    assert!(passed >= 290 * MILLI && passed < 2_000 * MILLI, "{passed:?}");
+        // A deadline sooner than the period is met.
+        let client = Client::connect(server.url()).await.unwrap();
+        let rare: Dict = TimeoutDict::builder(&client, "rare")
+            .ask_every(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        rare.set("a".into(), 1, 300 * MILLI).await.unwrap();
+        let start = Instant::now();
+        assert_eq!(rare.next_expired().await.unwrap(), ("a".to_owned(), 1));
+        let passed = start.elapsed();
+        assert!(passed >= 290 * MILLI && passed < 2_000 * MILLI, "{passed:?}");
+    })
+    .await;
 }
 
 #[test]
@@ -254,18 +272,28 @@ fn start_taker(how: &str, server: &Server, file: &Path) -> Child {
         .env("FLEETING_TAKER", how)
         .env("FLEETING_TAKER_URL", server.url())
         .env("FLEETING_TAKER_FILE", file)
+        .env("FLEETING_TAKER_LEASE", ms(1_000).as_millis().to_string())
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("a test runs itself")
 }
 
-/// Takes what is due until nothing is left, and notes it. Does nothing where it is not told to.
+/// Takes what is due until nothing is left, and notes it: `take`s it, `claim`s it, or `die`s in mid-work. Does
+/// nothing where it is not told to.
 #[tokio::test]
 async fn taker() {
     let Ok(how) = std::env::var("FLEETING_TAKER") else { return };
     let url = std::env::var("FLEETING_TAKER_URL").unwrap();
-    let mut file = fs::File::create(std::env::var("FLEETING_TAKER_FILE").unwrap()).unwrap();
+    let path = std::env::var("FLEETING_TAKER_FILE").unwrap();
+    let (path, mut noted) = (Path::new(&path), 0);
+    let lease: u64 = std::env::var("FLEETING_TAKER_LEASE").unwrap().parse().unwrap();
+    let lease = Duration::from_millis(lease);
     let dict = Dict::new(&Client::connect(url).await.unwrap(), "logins").unwrap();
+    let mut file = fs::File::create(path).unwrap();
+    // All begin at once, so that each has its share.
+    while fs::read_dir(path.parent().unwrap()).unwrap().count() < 4 {
+        sleep(MILLI).await;
+    }
     while !dict.is_empty().await.unwrap() {
         if how == "take" {
             let mut notes = String::new();
@@ -274,13 +302,19 @@ async fn taker() {
             }
             file.write_all(notes.as_bytes()).unwrap();
         } else {
-            let claims = dict.claim_expired(50, Duration::from_secs(1)).await.unwrap();
+            let claims = dict.claim_expired(50, lease).await.unwrap();
             if claims.is_empty() {
                 sleep(20 * MILLI).await;
             }
             for claim in claims {
                 // The work, and only then the ack.
                 file.write_all(format!("{}\n", claim.key()).as_bytes()).unwrap();
+                noted += 1;
+                if how == "die" && noted == 60 {
+                    // `kill -9`: it has claimed more than it has noted.
+                    let id = std::process::id().to_string();
+                    Command::new("kill").args(["-KILL", &id]).status().unwrap();
+                }
                 assert!(claim.ack().await.unwrap());
             }
         }
@@ -311,27 +345,27 @@ async fn four_processes_take_each_of_20_000_entries_once() {
 
 #[tokio::test]
 async fn what_a_killed_process_had_claimed_comes_again() {
-    let server = Server::start();
-    let dict = dict(&server).await;
-    fill(&dict, 20_000).await;
-    let folder = tempfile::tempdir().unwrap();
-    let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
-    let mut takers: Vec<_> = files.iter().map(|file| start_taker("claim", &server, file)).collect();
-    let until = Instant::now() + LONG;
-    // In mid-work, as it has something and there is more.
-    while fs::read_to_string(&files[0]).unwrap_or_default().lines().count() < 60 {
-        assert!(Instant::now() < until, "the first process gets nothing");
-        sleep(MILLI).await;
-    }
-    // `kill -9`.
-    takers[0].kill().unwrap();
-    assert!(dict.len().await.unwrap() > 0, "it was killed too late");
-    for (id, mut taker) in takers.into_iter().enumerate() {
-        assert_eq!(taker.wait().unwrap().success(), id != 0);
-    }
-    let all: Vec<_> = files.iter().flat_map(|file| notes(file)).collect();
-    let each: BTreeSet<_> = all.iter().copied().collect();
-    assert_eq!(each, (0..20_000).collect());
-    // The work of which the killed one told nobody is done again: one at most, as it acks one by one.
-    assert!(all.len() <= 20_001, "{}", all.len());
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        fill(&dict, 20_000).await;
+        let folder = tempfile::tempdir().unwrap();
+        let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
+        let start = |(id, file): (usize, &PathBuf)| {
+            start_taker(if id == 0 { "die" } else { "claim" }, &server, file)
+        };
+        let mut takers: Vec<_> = files.iter().enumerate().map(start).collect();
+        assert!(!takers[0].wait().unwrap().success(), "it was not killed");
+        assert!(dict.len().await.unwrap() > 0, "it was killed too late");
+        for taker in &mut takers[1..] {
+            assert!(taker.wait().unwrap().success());
+        }
+        assert_eq!(notes(&files[0]).len(), 60);
+        let all: Vec<_> = files.iter().flat_map(|file| notes(file)).collect();
+        let each: BTreeSet<_> = all.iter().copied().collect();
+        assert_eq!(each, (0..20_000).collect());
+        // The work of which the killed one told nobody is done again: one at most, as it acks one by one.
+        assert!(all.len() <= 20_001, "{}", all.len());
+    })
+    .await;
 }

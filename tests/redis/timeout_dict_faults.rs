@@ -14,7 +14,10 @@ use fleeting::{
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use crate::servers::{Proxy, Server};
+use crate::{
+    clock::{in_time, ms, until_enough},
+    servers::{Proxy, Server},
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -109,33 +112,36 @@ async fn what_others_put_under_our_keys_is_an_error_and_stays() {
 
 #[tokio::test]
 async fn a_record_that_became_another_type_does_not_stand_in_the_way() {
-    let server = Server::start();
-    let dict = dict(&server).await;
-    for is_claim in [false, true] {
-        fill(&dict, 40).await;
-        dict.set_timeout("0", Duration::ZERO).await.unwrap();
-        dict.set("ada".into(), 1, Duration::ZERO).await.unwrap();
-        plain(&server, &["DEL", RECORD]).await;
-        plain(&server, &["HSET", RECORD, "field", "theirs"]).await;
-        let claims = match is_claim {
-            true => {
-                is_wrong(dict.claim_expired(100, LONG).await, RECORD);
-                dict.claim_expired(100, LONG).await.unwrap().len()
-            }
-            false => {
-                is_wrong(dict.take_expired(100).await, RECORD);
-                dict.take_expired(100).await.unwrap().len()
-            }
-        };
-        assert_eq!(claims, 40);
-        sleep(50 * MILLI).await;
-        assert_eq!(dict.len().await.unwrap(), if is_claim { 41 } else { 1 }, "it stays");
-        dict.clear().await.unwrap();
-        assert!(dict.is_empty().await.unwrap());
-        let theirs = plain(&server, &["HGET", RECORD, "field"]).await;
-        assert_eq!(theirs, redis::Value::BulkString(b"theirs".to_vec()));
-        plain(&server, &["DEL", RECORD]).await;
-    }
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        for is_claim in [false, true] {
+            fill(&dict, 40).await;
+            dict.set_timeout("0", Duration::ZERO).await.unwrap();
+            dict.set("ada".into(), 1, Duration::ZERO).await.unwrap();
+            plain(&server, &["DEL", RECORD]).await;
+            plain(&server, &["HSET", RECORD, "field", "theirs"]).await;
+            let claims = match is_claim {
+                true => {
+                    is_wrong(dict.claim_expired(100, LONG).await, RECORD);
+                    dict.claim_expired(100, LONG).await.unwrap().len()
+                }
+                false => {
+                    is_wrong(dict.take_expired(100).await, RECORD);
+                    dict.take_expired(100).await.unwrap().len()
+                }
+            };
+            assert_eq!(claims, 40);
+            sleep(ms(50)).await;
+            assert_eq!(dict.len().await.unwrap(), if is_claim { 41 } else { 1 }, "it stays");
+            dict.clear().await.unwrap();
+            assert!(dict.is_empty().await.unwrap());
+            let theirs = plain(&server, &["HGET", RECORD, "field"]).await;
+            assert_eq!(theirs, redis::Value::BulkString(b"theirs".to_vec()));
+            plain(&server, &["DEL", RECORD]).await;
+        }
+    })
+    .await;
 }
 
 fn is_unread<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: &str) {
@@ -145,53 +151,58 @@ fn is_unread<T: std::fmt::Debug>(outcome: Result<T, Error>, expected: &str) {
 
 #[tokio::test]
 async fn what_does_not_decode_is_named_and_not_lost() {
-    let server = Server::start();
-    let dict = dict(&server).await;
-    let texts: TimeoutDict<String, String> =
-        TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
-    let others: Vec<_> = (0..40).map(|key| (key.to_string(), key)).collect();
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        let texts: TimeoutDict<String, String> =
+            TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
+        let others: Vec<_> = (0..40).map(|key| (key.to_string(), key)).collect();
 
-    // Taken with others.
-    fill(&dict, 20).await;
-    texts.set("ada".into(), "x".into(), Duration::ZERO).await.unwrap();
-    for (key, value) in &others[20..] {
-        dict.set(key.clone(), *value, Duration::ZERO).await.unwrap();
-    }
-    is_unread(dict.get("ada").await, RECORD);
-    is_unread(dict.remove("ada").await, RECORD);
-    assert_eq!(texts.ttl("ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
-    is_unread(dict.take_expired(100).await, RECORD);
-    assert_eq!(dict.take_expired(100).await.unwrap(), others, "in their order");
-    let Ttl::Remaining(left) = texts.ttl("ada").await.unwrap() else { panic!("it has a deadline") };
-    assert!(left > LONG - LONG / 6 && left <= LONG, "{left:?}");
-    assert_eq!(texts.get("ada").await.unwrap().as_deref(), Some("x"));
+        // Taken with others.
+        fill(&dict, 20).await;
+        texts.set("ada".into(), "x".into(), Duration::ZERO).await.unwrap();
+        for (key, value) in &others[20..] {
+            dict.set(key.clone(), *value, Duration::ZERO).await.unwrap();
+        }
+        is_unread(dict.get("ada").await, RECORD);
+        is_unread(dict.remove("ada").await, RECORD);
+        assert_eq!(texts.ttl("ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
+        is_unread(dict.take_expired(100).await, RECORD);
+        assert_eq!(dict.take_expired(100).await.unwrap(), others, "in their order");
+        let Ttl::Remaining(left) = texts.ttl("ada").await.unwrap() else {
+            panic!("it has a deadline")
+        };
+        assert!(left > LONG - LONG / 6 && left <= LONG, "{left:?}");
+        assert_eq!(texts.get("ada").await.unwrap().as_deref(), Some("x"));
 
-    // Claimed with others.
-    texts.set_timeout("ada", Duration::ZERO).await.unwrap();
-    fill(&dict, 40).await;
-    is_unread(dict.claim_expired(100, 300 * MILLI).await, RECORD);
-    let claims = dict.claim_expired(100, LONG).await.unwrap();
-    let claimed: Vec<_> =
-        claims.iter().map(|claim| (claim.key().clone(), *claim.value())).collect();
-    assert_eq!(claimed, others);
-    let again = texts.next_claim(LONG).await.unwrap();
-    assert_eq!((again.key().as_str(), again.value().as_str()), ("ada", "x"));
-    drop(again);
-    sleep(50 * MILLI).await;
-    is_unread(dict.next_expired().await, RECORD);
-    assert_eq!(texts.remove("ada").await.unwrap().as_deref(), Some("x"));
+        // Claimed with others.
+        texts.set_timeout("ada", Duration::ZERO).await.unwrap();
+        fill(&dict, 40).await;
+        is_unread(dict.claim_expired(100, ms(300)).await, RECORD);
+        let claims = dict.claim_expired(100, LONG).await.unwrap();
+        let claimed: Vec<_> =
+            claims.iter().map(|claim| (claim.key().clone(), *claim.value())).collect();
+        assert_eq!(claimed, others);
+        let again = texts.next_claim(LONG).await.unwrap();
+        assert_eq!((again.key().as_str(), again.value().as_str()), ("ada", "x"));
+        drop(again);
+        sleep(ms(50)).await;
+        is_unread(dict.next_expired().await, RECORD);
+        assert_eq!(texts.remove("ada").await.unwrap().as_deref(), Some("x"));
 
-    // To set replaces it, as it is.
-    texts.set("ada".into(), "x".into(), Duration::ZERO).await.unwrap();
-    assert_eq!(dict.set("ada".into(), 7, LONG).await.unwrap(), None);
-    assert_eq!(dict.get("ada").await.unwrap(), Some(7));
+        // To set replaces it, as it is.
+        texts.set("ada".into(), "x".into(), Duration::ZERO).await.unwrap();
+        assert_eq!(dict.set("ada".into(), 7, LONG).await.unwrap(), None);
+        assert_eq!(dict.get("ada").await.unwrap(), Some(7));
 
-    // A key that is no number.
-    dict.set_timeout("ada", Duration::ZERO).await.unwrap();
-    let numbers: TimeoutDict<u32, u32> =
-        TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
-    is_unread(numbers.take_expired(9).await, "ada");
-    assert_eq!(dict.get("ada").await.unwrap(), Some(7));
+        // A key that is no number.
+        dict.set_timeout("ada", Duration::ZERO).await.unwrap();
+        let numbers: TimeoutDict<u32, u32> =
+            TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
+        is_unread(numbers.take_expired(9).await, "ada");
+        assert_eq!(dict.get("ada").await.unwrap(), Some(7));
+    })
+    .await;
 }
 
 /// What the workers below saw.
@@ -279,13 +290,19 @@ fn check_claims(seen: &Seen, count: u32, lease: Duration) {
 
 #[tokio::test]
 async fn a_server_that_is_killed_under_load_loses_no_claim() {
-    let lease = Duration::from_secs(2);
-    check_claims(&killed_under_load(lease, false).await.lock().unwrap(), 2_000, lease);
+    in_time(async || {
+        let lease = Duration::from_secs(2);
+        check_claims(&killed_under_load(lease, false).await.lock().unwrap(), 2_000, lease);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_killed_under_load_gives_nothing_twice() {
-    check_taken(&killed_under_load(LONG, true).await.lock().unwrap(), 2_000);
+    in_time(async || {
+        check_taken(&killed_under_load(LONG, true).await.lock().unwrap(), 2_000);
+    })
+    .await;
 }
 
 /// What three workers saw of 2,000 entries, while their server was killed three times.
@@ -322,31 +339,38 @@ fn check_taken(seen: &Seen, count: usize) {
 #[tokio::test]
 async fn connections_that_are_cut_lose_no_claim_and_give_nothing_twice() {
     let lease = Duration::from_secs(1);
-    for takes in [false, true] {
-        let server = Server::start();
-        fill(&dict(&server).await, 2_000).await;
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let mut workers = Vec::new();
-        let mut proxies = Vec::new();
-        for _ in 0..3 {
-            let proxy = Proxy::to(server.port()).await;
-            let dict = Dict::new(&client(proxy.url()).await, "logins").unwrap();
-            workers.push(tokio::spawn(work(dict, lease, takes, seen.clone())));
-            proxies.push(proxy);
-        }
-        for round in 0..60 {
-            sleep((round % 7) * MILLI).await;
-            proxies[round as usize % 3].cut();
-        }
-        for worker in workers {
-            worker.await.unwrap();
-        }
-        let seen = seen.lock().unwrap();
-        if takes {
-            check_taken(&seen, 2_000);
-        } else {
+    in_time(async || {
+        until_enough(async || {
+            let seen = cut_connections(lease, false).await;
+            let seen = seen.lock().unwrap();
             check_claims(&seen, 2_000, lease);
-            assert!(seen.unanswered > 0, "the connections were cut in vain");
-        }
+            seen.unanswered > 0
+        })
+        .await;
+    })
+    .await;
+    check_taken(&cut_connections(lease, true).await.lock().unwrap(), 2_000);
+}
+
+/// What three workers saw of 2,000 entries, while their connections were cut.
+async fn cut_connections(lease: Duration, takes: bool) -> Arc<Mutex<Seen>> {
+    let server = Server::start();
+    fill(&dict(&server).await, 2_000).await;
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let mut workers = Vec::new();
+    let mut proxies = Vec::new();
+    for _ in 0..3 {
+        let proxy = Proxy::to(server.port()).await;
+        let dict = Dict::new(&client(proxy.url()).await, "logins").unwrap();
+        workers.push(tokio::spawn(work(dict, lease, takes, seen.clone())));
+        proxies.push(proxy);
     }
+    for round in 0..60 {
+        sleep((round % 7) * MILLI).await;
+        proxies[round as usize % 3].cut();
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    seen
 }

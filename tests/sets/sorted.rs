@@ -377,5 +377,5 @@ fn what_is_dropped_may_call_the_set() {
         home.lock().unwrap().take();
         done.send(()).unwrap();
     });
-    watch.recv_timeout(std::time::Duration::from_secs(30)).expect("the set waits for itself");
+    watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set waits for itself");
 }

@@ -22,7 +22,7 @@ const SETTERS: u64 = 4;
 const TAKERS: u64 = 8;
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 type Dict = TimeoutDict<u64, u64>;
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use fleeting::{Limit, Limited, State, Window, redis::Error};
 use tokio::time::{Instant, sleep};
 
+use crate::clock::{in_time, ms as per};
+
 /// What a verb tells, whatever it is wrapped in; a failing server fails the test.
 trait Told {
     type Told;
@@ -61,12 +63,13 @@ tells!(State, bool, ());
 
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 
-fn per(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds)
+/// By a paused clock.
+async fn run(case: impl AsyncFn()) {
+    case().await;
 }
 
 macro_rules! suite {
-    ($module:ident, $make:path, $(#[$test:meta])+) => {
+    ($module:ident, $make:path, $run:path, $(#[$test:meta])+) => {
         mod $module {
             use super::*;
 
@@ -74,7 +77,7 @@ macro_rules! suite {
                 ($name:ident, $body:block) => {
                     $(#[$test])+
                     async fn $name() {
-                        $body
+                        $run(async || $body).await;
                     }
                 };
             }
@@ -448,5 +451,5 @@ mod make {
     }
 }
 
-suite!(embedded, make::embedded, #[tokio::test(start_paused = true)]);
-suite!(on_redis, make::on_redis, #[tokio::test]);
+suite!(embedded, make::embedded, run, #[tokio::test(start_paused = true)]);
+suite!(on_redis, make::on_redis, in_time, #[tokio::test]);
