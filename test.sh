@@ -43,11 +43,11 @@ cargo test --locked --all-features
 
 step "the tests with a server, on Valkey"
 # This Valkey is built without TLS.
-FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test 'redis_*' \
-    --test 'conformance_*' -- --skip a_connection_may_be_encrypted
+FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test redis \
+    -- --skip a_connection_may_be_encrypted
 
 step "interleavings"
-RUSTFLAGS="--cfg shuttle" cargo test --locked --manifest-path lean/Cargo.toml --lib \
+RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
     --target-dir target/shuttle interleavings
 
 step "memory errors"

@@ -2,8 +2,8 @@
 # The tests that reach the crate's only `unsafe` (src/engine/store/window.rs), on Linux x86_64, under
 #   1. AddressSanitizer and LeakSanitizer, on nightly: a bad access, or memory that nothing points to at exit
 #   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of what was never written
-# It takes no arguments, and about 2 minutes from nothing (in target/asan). What it sets:
-#   RUSTFLAGS                                      -Zsanitizer=address for 1
+# It takes no arguments. What 1 runs is built in target/asan; what 2 runs is what ./test.sh has built. What it sets:
+#   RUSTFLAGS                                      -Zsanitizer=address for 1, and few dependencies (--cfg lean)
 #   ASAN_OPTIONS                                   detect_leaks=1 where the system lets LeakSanitizer work
 #   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   what interprets the test binaries: valgrind
 #   PROPTEST_CASES                                 few random sequences: each is 20 times slower under valgrind
@@ -29,10 +29,6 @@ fi
 target=target/asan
 mkdir -p "$target"
 unset CARGO_ENCODED_RUSTFLAGS # It would come before RUSTFLAGS.
-# Few dependencies, as all are built anew.
-lean=(--locked --manifest-path lean/Cargo.toml --target-dir "$target")
-reaching=("${lean[@]}" --test verbs --test streams --test model)
-
 # A leak that must be found, so that finding none means something.
 cat >"$target/leak.rs" <<'RUST'
 fn main() {
@@ -53,12 +49,16 @@ fi
 
 step "AddressSanitizer, detect_leaks=$leaks"
 address() {
-    RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS="detect_leaks=$1" PROPTEST_CASES=300 \
-        cargo +nightly test --target x86_64-unknown-linux-gnu "${@:2}" -- --quiet
+    RUSTFLAGS="-Zsanitizer=address --cfg lean" ASAN_OPTIONS="detect_leaks=$1" PROPTEST_CASES=300 \
+        cargo +nightly test --locked -p fleeting --target x86_64-unknown-linux-gnu --target-dir "$target" "${@:2}"
 }
-address "$leaks" "${reaching[@]}" --lib --test sweeper --test memory --test 'rate_limit*'
+address "$leaks" --lib --test cache --test memory --test rate_limit --no-run
+address "$leaks" --lib -- --quiet
+address "$leaks" --test cache -- --quiet verbs:: streams:: model:: sweeper::
+address "$leaks" --test memory -- --quiet cache::
+address "$leaks" --test rate_limit -- --quiet checks:: in_use:: keys:: waiting::
 # Some of its values leak whatever the cache does: one holds a stream of the cache that it is in.
-address 0 "${lean[@]}" --test user_types
+address 0 --test cache -- --quiet user_types::
 
 step "valgrind"
 memcheck="valgrind --quiet --error-exitcode=1 --leak-check=full"
@@ -66,6 +66,6 @@ memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
 ! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind misses a leak of 100 bytes"
 PROPTEST_CASES=50 \
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
-    cargo test "${reaching[@]}" -- --quiet
+    cargo test --locked --all-features --test cache -- --quiet verbs:: streams:: model::
 
 step "no bad access and no leak"

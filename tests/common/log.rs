@@ -1,3 +1,5 @@
+//! What a test logs, as text to look into.
+
 use std::{
     io::Write,
     sync::{Arc, Mutex},

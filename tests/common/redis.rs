@@ -1,6 +1,6 @@
 //! Real servers for tests: each starts its own on a free loopback port, and stops it.
 
-// Each test file compiles this module anew, and uses its share of it.
+// Each test binary compiles this module anew, and uses its share of it.
 #![allow(dead_code)]
 
 use std::{
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::{io::copy_bidirectional, task::JoinSet};
 
 /// How long a server may take to answer, on a machine that does much else.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(120);
 
 /// A server of its own. It is killed when this is dropped, and when this process ends in whatever way.
 pub(crate) struct Server {

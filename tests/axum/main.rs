@@ -1,0 +1,9 @@
+//! What feature `axum` adds: the layer, the answers, and who a request is from.
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/http.rs"]
+mod http;
+
+mod client_ip;
+mod layer;

@@ -1,0 +1,18 @@
+//! The cache in memory, through its public API.
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/log.rs"]
+mod log;
+#[path = "../common/sequences.rs"]
+mod sequences;
+
+mod contract;
+mod logging;
+mod model;
+mod runtimes;
+mod streams;
+mod stress;
+mod sweeper;
+mod user_types;
+mod verbs;

@@ -1,0 +1,403 @@
+//! Random sequences of everything a cache can do, against a map so simple that it must be right.
+//!
+//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fleeting::{Cache, Cause, Events, LosslessEvents, Sweep, Ttl, When};
+use futures::FutureExt;
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
+
+use crate::sequences::config;
+
+type Key = u8;
+type Told = (Key, u32, Cause, Option<Instant>);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Get(Key),
+    GetEx(Key, u64),
+    Set(Key),
+    SetEx(Key, u64),
+    SetNx(Key, Option<u64>),
+    SetKeepTtl(Key),
+    Remove(Key),
+    ContainsKey(Key),
+    Ttl(Key),
+    Expire(Key, u64),
+    ExpireIf(Key, u64, When),
+    ExpireAt(Key, i64),
+    Extend(Key, u64),
+    Persist(Key),
+    ExpireNow(Key),
+    Update(Key),
+    Clear,
+    Advance(u64),
+    Sweep,
+    Pause,
+    Resume,
+    Look,
+}
+
+/// Few keys and few instants, so that they meet.
+fn op() -> impl Strategy<Value = Op> {
+    let key = || 0..6_u8;
+    let ttl = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
+    let when =
+        prop_oneof![Just(When::NoTtl), Just(When::HasTtl), Just(When::Later), Just(When::Sooner)];
+    prop_oneof![
+        4 => key().prop_map(Op::Get),
+        3 => (key(), ttl()).prop_map(|(k, t)| Op::GetEx(k, t)),
+        3 => key().prop_map(Op::Set),
+        6 => (key(), ttl()).prop_map(|(k, t)| Op::SetEx(k, t)),
+        3 => (key(), proptest::option::of(ttl())).prop_map(|(k, t)| Op::SetNx(k, t)),
+        3 => key().prop_map(Op::SetKeepTtl),
+        2 => key().prop_map(Op::Remove),
+        2 => key().prop_map(Op::ContainsKey),
+        2 => key().prop_map(Op::Ttl),
+        3 => (key(), ttl()).prop_map(|(k, t)| Op::Expire(k, t)),
+        4 => (key(), ttl(), when).prop_map(|(k, t, w)| Op::ExpireIf(k, t, w)),
+        2 => (key(), -3..8_i64).prop_map(|(k, t)| Op::ExpireAt(k, t)),
+        2 => (key(), ttl()).prop_map(|(k, t)| Op::Extend(k, t)),
+        2 => key().prop_map(Op::Persist),
+        2 => key().prop_map(Op::ExpireNow),
+        2 => key().prop_map(Op::Update),
+        1 => Just(Op::Clear),
+        8 => (0..5_u64).prop_map(Op::Advance),
+        3 => Just(Op::Sweep),
+        1 => Just(Op::Pause),
+        1 => Just(Op::Resume),
+        3 => Just(Op::Look),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Setup {
+    default_ttl: Option<u64>,
+    sample: f64,
+    task: bool,
+    shards: usize,
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let sample = prop_oneof![Just(1.0), Just(0.5), Just(0.1)];
+    (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize)
+        .prop_map(|(default_ttl, sample, task, shards)| Setup { default_ttl, sample, task, shards })
+}
+
+fn ticks(n: u64) -> Duration {
+    match n {
+        u64::MAX => Duration::MAX,
+        _ => Duration::from_millis(n * 100),
+    }
+}
+
+/// `None` is for ever.
+fn after(n: u64) -> Option<Instant> {
+    (n != u64::MAX).then(|| Instant::now() + ticks(n))
+}
+
+/// The naive map: what is resident, dead or not.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<Key, (u32, Option<Instant>)>,
+    told: Vec<Told>,
+}
+
+impl Model {
+    fn is_dead(deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// What any verb does first: a dead value leaves.
+    fn live(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
+        let (value, deadline) = *self.entries.get(&key)?;
+        if !Self::is_dead(deadline) {
+            return Some((value, deadline));
+        }
+        self.leave(key, Cause::Expired, deadline);
+        None
+    }
+
+    fn leave(&mut self, key: Key, cause: Cause, deadline: Option<Instant>) -> Option<u32> {
+        let (value, _) = self.entries.remove(&key)?;
+        self.told.push((key, value, cause, deadline));
+        Some(value)
+    }
+
+    fn put(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
+        let (_, old) = self.live(key).unzip();
+        let replaced = self.leave(key, Cause::Replaced, old.flatten());
+        self.entries.insert(key, (value, deadline));
+        replaced
+    }
+
+    fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) {
+        self.entries.get_mut(&key).unwrap().1 = deadline;
+    }
+
+    fn live_entries(&self) -> BTreeMap<Key, u32> {
+        let live = self.entries.iter().filter(|(_, (_, deadline))| !Self::is_dead(*deadline));
+        live.map(|(key, (value, _))| (*key, *value)).collect()
+    }
+}
+
+struct Test {
+    cache: Cache<Key, u32>,
+    model: Model,
+    events: Events<Key, u32>,
+    lossless: LosslessEvents<Key, u32>,
+    default_ttl: Option<u64>,
+    next_value: u32,
+}
+
+impl Test {
+    fn new(setup: Setup) -> Self {
+        let sweep = if setup.task { Sweep::default() } else { Sweep::manual() };
+        let mut builder = Cache::builder()
+            .sweep(sweep.sample(setup.sample).seed(1))
+            .shards(setup.shards)
+            .event_capacity(10_000)
+            .publish([Cause::Expired, Cause::Removed, Cause::Replaced]);
+        if let Some(ttl) = setup.default_ttl {
+            builder = builder.time_to_live(ticks(ttl));
+        }
+        let cache = builder.build();
+        Self {
+            events: cache.events(),
+            lossless: cache.events_lossless(10_000),
+            cache,
+            model: Model::default(),
+            default_ttl: setup.default_ttl,
+            next_value: 0,
+        }
+    }
+
+    async fn run(&mut self, op: Op) {
+        self.next_value += 1;
+        let (cache, model, value) = (&self.cache, &mut self.model, self.next_value);
+        let default = self.default_ttl.and_then(after);
+        match op {
+            Op::Get(key) => {
+                assert_eq!(cache.get(&key).await, model.live(key).map(|(value, _)| value));
+            }
+            Op::GetEx(key, ttl) => {
+                let live = model.live(key);
+                assert_eq!(cache.get_ex(&key, ticks(ttl)).await, live.map(|(value, _)| value));
+                if live.is_some() {
+                    model.set_deadline(key, after(ttl));
+                }
+            }
+            Op::Set(key) => {
+                assert_eq!(cache.set(key, value).await, model.put(key, value, default));
+            }
+            Op::SetEx(key, ttl) => {
+                let replaced = cache.set_ex(key, value, ticks(ttl)).await;
+                assert_eq!(replaced, model.put(key, value, after(ttl)));
+            }
+            Op::SetNx(key, ttl) => {
+                let set = cache.set_nx(key, value, ttl.map(ticks)).await;
+                assert_eq!(set, model.live(key).is_none());
+                if set {
+                    model.put(key, value, ttl.map_or(default, after));
+                }
+            }
+            Op::SetKeepTtl(key) => {
+                let kept = model.live(key).map(|(_, deadline)| deadline);
+                let replaced = cache.set_keep_ttl(key, value).await;
+                assert_eq!(replaced, model.put(key, value, kept.unwrap_or(default)));
+            }
+            Op::Remove(key) => {
+                let live = model.live(key);
+                let removed = live.and_then(|(_, d)| model.leave(key, Cause::Removed, d));
+                assert_eq!(cache.remove(&key).await, removed);
+            }
+            Op::ContainsKey(key) => {
+                assert_eq!(cache.contains_key(&key).await, model.live(key).is_some());
+            }
+            Op::Ttl(key) => {
+                let ttl = match model.live(key) {
+                    None => Ttl::Missing,
+                    Some((_, None)) => Ttl::Persistent,
+                    Some((_, Some(deadline))) => Ttl::Remaining(deadline - Instant::now()),
+                };
+                assert_eq!(cache.ttl(&key).await, ttl);
+            }
+            Op::Expire(key, ttl) => {
+                let live = model.live(key).is_some();
+                assert_eq!(cache.expire(&key, ticks(ttl)).await, live);
+                if live {
+                    model.set_deadline(key, after(ttl));
+                }
+            }
+            Op::ExpireIf(key, ttl, when) => {
+                let new = after(ttl);
+                let holds = model.live(key).is_some_and(|(_, old)| match (when, old, new) {
+                    (When::NoTtl, old, _) => old.is_none(),
+                    (When::HasTtl, old, _) => old.is_some(),
+                    (When::Later, None, _) => false,
+                    (When::Later, Some(_), None) => true,
+                    (When::Later, Some(old), Some(new)) => new > old,
+                    (When::Sooner, _, None) => false,
+                    (When::Sooner, None, Some(_)) => true,
+                    (When::Sooner, Some(old), Some(new)) => new < old,
+                    (other, ..) => unreachable!("{other:?}"),
+                });
+                assert_eq!(cache.expire_if(&key, ticks(ttl), when).await, holds);
+                if holds {
+                    model.set_deadline(key, new);
+                }
+            }
+            Op::ExpireAt(key, offset) => {
+                let offset_by = ticks(offset.unsigned_abs());
+                let at = match offset < 0 {
+                    true => Instant::now() - offset_by,
+                    false => Instant::now() + offset_by,
+                };
+                let live = model.live(key).is_some();
+                assert_eq!(cache.expire_at(&key, at).await, live);
+                if live {
+                    model.set_deadline(key, Some(at));
+                }
+            }
+            Op::Extend(key, ttl) => {
+                let old = model.live(key).and_then(|(_, deadline)| deadline);
+                assert_eq!(cache.extend(&key, ticks(ttl)).await, old.is_some());
+                if let Some(old) = old {
+                    model.set_deadline(key, old.checked_add(ticks(ttl)));
+                }
+            }
+            Op::Persist(key) => {
+                let had = model.live(key).is_some_and(|(_, deadline)| deadline.is_some());
+                assert_eq!(cache.persist(&key).await, had);
+                if had {
+                    model.set_deadline(key, None);
+                }
+            }
+            Op::ExpireNow(key) => {
+                let live = model.live(key).is_some();
+                let now = Some(Instant::now());
+                let ended = live.then(|| model.leave(key, Cause::Expired, now)).flatten();
+                assert_eq!(cache.expire_now(&key).await, ended);
+            }
+            Op::Update(key) => {
+                let live = model.live(key).map(|(value, _)| value);
+                let old = cache.update(&key, |v| std::mem::replace(v, value)).await;
+                assert_eq!(old, live);
+                if live.is_some() {
+                    model.entries.get_mut(&key).unwrap().0 = value;
+                }
+            }
+            Op::Clear => {
+                cache.clear().await;
+                let keys: Vec<Key> = model.entries.keys().copied().collect();
+                for key in keys {
+                    if let Some((_, deadline)) = model.live(key) {
+                        model.leave(key, Cause::Removed, deadline);
+                    }
+                }
+            }
+            Op::Advance(n) => {
+                advance(ticks(n)).await;
+                self.let_the_sweeper_work().await;
+            }
+            Op::Sweep => {
+                let report = cache.sweep().await;
+                let swept = self.accept_what_was_swept();
+                assert_eq!(report.expired, swept);
+            }
+            Op::Pause => cache.pause_sweeper(),
+            Op::Resume => cache.resume_sweeper(),
+            Op::Look => {
+                let live = model.live_entries();
+                let len = cache.live_len();
+                assert_eq!(len, live.len());
+                assert_eq!(cache.iter().count(), len, "each entry once");
+                assert_eq!(cache.iter().collect::<BTreeMap<_, _>>(), live);
+                assert_eq!(cache.keys().count() + cache.values().count(), 2 * len);
+            }
+        }
+        let (len, resident) = (self.cache.len(), self.model.entries.len());
+        assert_eq!((len, self.cache.is_empty()), (resident, resident == 0));
+        self.compare_events();
+    }
+
+    async fn let_the_sweeper_work(&mut self) {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        self.accept_what_was_swept();
+    }
+
+    /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
+    fn accept_what_was_swept(&mut self) -> u64 {
+        let mut swept = 0;
+        while let Some(event) = self.lossless.recv().now_or_never().flatten() {
+            let (_, deadline) = self.model.entries[&event.key];
+            assert!(Model::is_dead(deadline), "a live value was swept");
+            self.model.leave(event.key, Cause::Expired, deadline);
+            let told = (event.key, event.value, event.cause, event.deadline);
+            assert_eq!(self.model.told.pop(), Some(told));
+            self.hear(told);
+            swept += 1;
+        }
+        swept
+    }
+
+    fn compare_events(&mut self) {
+        let mut told = std::mem::take(&mut self.model.told);
+        // `clear` goes by shards; of one key the order stands.
+        told.sort_by_key(|(key, ..)| *key);
+        let next = || self.lossless.recv().now_or_never().flatten();
+        let mut heard: Vec<Told> = std::iter::from_fn(next)
+            .map(|event| (event.key, event.value, event.cause, event.deadline))
+            .collect();
+        for told in &heard {
+            self.hear(*told);
+        }
+        heard.sort_by_key(|(key, ..)| *key);
+        assert_eq!(heard, told);
+    }
+
+    /// Both kinds of stream tell the same, in the same order.
+    fn hear(&mut self, told: Told) {
+        let event = self.events.recv().now_or_never().flatten().unwrap().unwrap();
+        assert_eq!((event.key, event.value, event.cause, event.deadline), told);
+        assert_eq!(event.at, Instant::now());
+    }
+
+    async fn end(mut self) {
+        let dead: Vec<Key> = {
+            let live = self.model.live_entries();
+            let dead = self.model.entries.keys().filter(|key| !live.contains_key(key));
+            dead.copied().collect()
+        };
+        self.cache.shutdown().await;
+        for key in dead {
+            self.model.live(key);
+        }
+        self.compare_events();
+        assert_eq!(self.cache.len(), self.model.entries.len());
+        assert!(self.lossless.recv().await.is_none() && self.events.recv().await.is_none());
+    }
+}
+
+#[test]
+fn agrees_with_the_naive_map() {
+    let config = config(1_000, 2_015);
+    proptest!(config, |(setup in setup(), ops in proptest::collection::vec(op(), 1..80))| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut test = Test::new(setup);
+            for op in ops {
+                test.run(op).await;
+            }
+            test.end().await;
+        });
+    });
+}

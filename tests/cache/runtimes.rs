@@ -1,0 +1,367 @@
+//! Runtimes that are blocked, gone, or not the cache's own. The real clock is the subject of most.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        mpsc::channel,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleeting::{Cache, Cause, Sweep};
+use futures::FutureExt;
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    time::{advance, sleep},
+};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(120);
+const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn reads_stay_right_beside_a_task_that_blocks_the_only_worker() {
+    check_blocked_worker().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_stay_right_beside_a_task_that_blocks_one_of_two_workers() {
+    check_blocked_worker().await;
+}
+
+/// The task of the test is no worker's: it reads while the workers can't.
+async fn check_blocked_worker() {
+    let cache = cache();
+    let mut events = cache.events_lossless(10_000);
+    for key in 0..1_000 {
+        cache.set_ex(key, key, SECOND / 2).await;
+        cache.set_ex(1_000_000 + key, key, 3_600 * SECOND).await;
+    }
+    let blocked = tokio::spawn(async { thread::sleep(3 * SECOND) });
+    let start = Instant::now();
+    while start.elapsed() < 2 * SECOND {
+        let before = start.elapsed();
+        let read = cache.get(&1).await;
+        assert!(read.is_none() || before < SECOND, "a dead value was read after {before:?}");
+        assert_eq!(cache.get(&1_000_001).await, Some(1), "a live value was not read");
+        thread::sleep(MILLISECOND);
+    }
+    assert_eq!(cache.live_len(), 1_000, "who is dead does not depend on the sweeper");
+    blocked.await.expect("it only sleeps");
+    until("the sweeper catches up", || cache.len() == 1_000).await;
+    let expired = std::iter::from_fn(|| events.recv().now_or_never().flatten()).count();
+    assert_eq!(expired, 1_000, "each has one event, however late");
+}
+
+#[test]
+fn a_cache_outlives_its_runtime() {
+    let runtime = multi_thread();
+    let (cache, mut events, mut lossless, callback) = runtime.block_on(async {
+        let cache = cache();
+        let callback = cache.on_expired(async |_| ());
+        (cache.clone(), cache.events(), cache.events_lossless(2), callback)
+    });
+    cache.set(1, 1).now_or_never().expect("no runtime is needed");
+    drop(runtime);
+
+    let now = "without a runtime nothing waits";
+    assert_eq!(cache.get(&1).now_or_never().expect(now), Some(1));
+    cache.set_ex(2, 2, 5 * MILLISECOND).now_or_never().expect(now);
+    thread::sleep(10 * MILLISECOND);
+    assert_eq!((cache.get(&2).now_or_never().expect(now), cache.len()), (None, 1));
+    assert_eq!(events.recv().now_or_never().expect(now).unwrap().unwrap().key, 2);
+    assert_eq!(lossless.recv().now_or_never().expect(now).unwrap().key, 2);
+    let ended = callback.now_or_never().expect("the callback went with the runtime");
+    assert!(ended.unwrap_err().is_cancelled(), "and was not done");
+
+    let other = current_thread();
+    other.block_on(async {
+        for key in 10..20 {
+            cache.set(key, key).await;
+            assert_eq!(cache.remove(&key).await, Some(key));
+            assert_eq!(lossless.recv().await.unwrap().key, key);
+        }
+        cache.set_ex(3, 3, Duration::ZERO).await;
+        assert_eq!(cache.sweep().await.expired, 1, "a sweep by hand needs no task");
+        assert_eq!(lossless.recv().await.unwrap().key, 3);
+        cache.set_ex(4, 4, Duration::ZERO).await;
+        within("shutdown returns", cache.shutdown()).await;
+        assert_eq!(lossless.recv().await.unwrap().key, 4, "due at the shutdown");
+        assert!(lossless.recv().await.is_none(), "the stream ends");
+        assert_eq!(cache.get(&1).await, Some(1), "reads work after a shutdown");
+    });
+    drop(other);
+    drop(cache);
+    let count = std::iter::from_fn(|| events.recv().now_or_never().flatten()).count();
+    assert_eq!(count, 12, "the other stream holds the same");
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_after_the_runtime() {
+    for runtime in [multi_thread(), current_thread()] {
+        let value = Arc::new(());
+        let (cache, mut events) = runtime.block_on(async {
+            let cache: Cache<u32, Arc<()>> = Cache::builder().publish(ALL).build();
+            (cache.clone(), cache.events_lossless(10))
+        });
+        drop(runtime);
+        for key in 0..10 {
+            cache.set(key, value.clone()).now_or_never().unwrap();
+        }
+        drop(cache);
+        assert_eq!(Arc::strong_count(&value), 1, "the values went with the last handle");
+        assert!(events.recv().now_or_never().expect("it has ended").is_none());
+    }
+}
+
+/// Also where the task of the sweeper ends in the middle of everything.
+#[test]
+fn a_runtime_may_go_while_other_threads_use_the_cache() {
+    let runtime = multi_thread();
+    let cache = runtime.block_on(async { cache() });
+    let stop = Arc::new(AtomicBool::new(false));
+    let users: Vec<_> = (0..4)
+        .map(|user| {
+            let (cache, stop) = (cache.clone(), stop.clone());
+            thread::spawn(move || {
+                let mut key = user;
+                while !stop.load(Relaxed) {
+                    key += 4;
+                    cache.set_ex(key % 1_000, key, MILLISECOND).now_or_never().unwrap();
+                    cache.get(&((key + 500) % 1_000)).now_or_never().unwrap();
+                }
+            })
+        })
+        .collect();
+    thread::sleep(100 * MILLISECOND);
+    runtime.shutdown_background();
+    thread::sleep(100 * MILLISECOND);
+    stop.store(true, Relaxed);
+    for user in users {
+        user.join().expect("nobody minds");
+    }
+    thread::sleep(2 * MILLISECOND);
+    current_thread().block_on(within("shutdown returns", cache.shutdown()));
+    assert_eq!(cache.len(), 0, "a shutdown lets all that is dead leave");
+}
+
+/// As the docs of `Cache` say: the time of the runtime it was built on.
+#[test]
+fn a_cache_of_a_multi_thread_runtime_keeps_real_time_under_a_paused_one() {
+    let runtime = multi_thread();
+    let cache = runtime.block_on(async { cache() });
+    let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        cache.set_ex(1, 1, 600 * SECOND).await;
+        cache.set_ex(2, 2, 20 * MILLISECOND).await;
+        advance(3_600 * SECOND).await;
+        assert_eq!(cache.get(&1).await, Some(1), "an hour passed only in the paused runtime");
+        let left = cache.ttl(&1).await.as_secs();
+        assert!((590..=600).contains(&left), "{left} s left of 600");
+        thread::sleep(30 * MILLISECOND);
+        assert_eq!(cache.get(&2).await, None, "30 ms passed in the real world");
+    });
+}
+
+#[test]
+fn a_cache_of_a_current_thread_runtime_keeps_that_runtimes_time_elsewhere() {
+    let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let cache = paused.block_on(async { cache() });
+    cache.set_ex(1, 1, 600 * SECOND).now_or_never().expect("no runtime is needed");
+    current_thread().block_on(async {
+        assert_eq!(cache.get(&1).await, Some(1), "no time passed in the paused runtime");
+    });
+    paused.block_on(advance(3_600 * SECOND));
+    current_thread().block_on(async {
+        assert_eq!(cache.get(&1).await, None, "an hour passed in the runtime of the cache");
+    });
+}
+
+#[test]
+fn a_callback_may_be_given_from_outside_of_a_runtime() {
+    let runtime = multi_thread();
+    let cache = runtime.block_on(async { cache() });
+    let (sender, keys) = channel();
+    cache.on_expired(async move |event| {
+        sleep(MILLISECOND).await;
+        sender.send(event.key).expect("the test listens");
+    });
+    cache.set_ex(1, 1, MILLISECOND).now_or_never().expect("no runtime is needed");
+    assert_eq!(keys.recv_timeout(PATIENCE), Ok(1), "it runs on the runtime of the cache");
+    drop(cache);
+    assert!(keys.recv_timeout(PATIENCE).is_err(), "it ends with the cache");
+}
+
+#[test]
+fn a_runtime_without_time_is_refused_and_nothing_is_left() {
+    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        let runtime = builder.worker_threads(1).build().unwrap();
+        let built =
+            runtime.block_on(async { std::panic::catch_unwind(|| drop(Cache::<u32, u32>::new())) });
+        let panic = built.expect_err("there is no time on this runtime");
+        let message = panic.downcast_ref::<&str>().map(|text| text.to_string());
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap();
+        assert!(message.contains("enable_time"), "the panic does not say what to do: {message}");
+        assert_eq!(runtime.metrics().num_alive_tasks(), 0, "a task is left behind");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_tasks_may_shut_down_at_once() {
+    for _ in 0..50 {
+        let cache = cache();
+        let mut events = cache.events_lossless(1);
+        for key in 0..500 {
+            cache.set_ex(key, key, Duration::ZERO).await;
+        }
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let cache = cache.clone();
+                tokio::spawn(async move { cache.shutdown().await })
+            })
+            .collect();
+        for task in tasks {
+            within("each shutdown returns", task).await.unwrap();
+        }
+        assert_eq!(cache.len(), 0, "what was due has left");
+        let mut heard = 0;
+        while within("the stream ends", events.recv()).await.is_some() {
+            heard += 1;
+        }
+        assert_eq!(heard, 500, "what was due was told, once");
+        cache.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_callback_may_shut_the_cache_down() {
+    let cache = cache();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (ender, count) = (Arc::new(Mutex::new(Some(cache.clone()))), calls.clone());
+    let callback = cache.on_expired(async move |_| {
+        count.fetch_add(1, Relaxed);
+        let cache = ender.lock().unwrap().take();
+        if let Some(cache) = cache {
+            cache.shutdown().await;
+        }
+    });
+    for key in 0..100 {
+        cache.set_ex(key, key, Duration::ZERO).await;
+    }
+    within("the callback ends", callback).await.unwrap();
+    assert_eq!(calls.load(Relaxed), 100, "it hears what was due before it ends");
+    assert_eq!(cache.len(), 0);
+}
+
+#[tokio::test]
+async fn a_shutdown_from_another_runtime_waits_for_nobody() {
+    let cache = cache();
+    let other = cache.clone();
+    let (done, ended) = channel();
+    thread::spawn(move || {
+        current_thread().block_on(other.shutdown());
+        done.send(()).expect("the test waits");
+    });
+    // This runtime goes on: its sweeper can be told to stop.
+    until("the shutdown returns", || ended.try_recv().is_ok()).await;
+    assert!(cache.events().recv().await.is_none(), "the streams of the cache have ended");
+}
+
+/// A `current_thread` runtime that nobody is in runs no task, so none of its tasks can end.
+#[test]
+fn a_shutdown_waits_for_no_runtime_that_rests() {
+    let resting = current_thread();
+    let cache = resting.block_on(async { cache() });
+    let mut events = cache.events_lossless(1);
+    cache.set_ex(1, 1, Duration::ZERO).now_or_never().expect("no runtime is needed");
+    let ended =
+        current_thread().block_on(async { tokio::time::timeout(PATIENCE, cache.shutdown()).await });
+    assert!(ended.is_ok(), "the shutdown waits for a task that nobody runs");
+    let told = events.recv().now_or_never().expect("it was due at the shutdown");
+    assert_eq!(told.unwrap().key, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_caches_leave_no_task_behind() {
+    let metrics = Handle::current().metrics();
+    let before = metrics.num_alive_tasks();
+    for round in 0..1_000_u32 {
+        let cache = cache();
+        cache.on_expired(async |_| ());
+        cache.set_ex(round, round, MILLISECOND).await;
+        if round % 3 == 0 {
+            cache.shutdown().await;
+        }
+        if round % 50 == 0 {
+            sleep(5 * MILLISECOND).await;
+        }
+    }
+    until("the tasks end", || metrics.num_alive_tasks() == before).await;
+}
+
+#[tokio::test]
+async fn a_thousand_caches_at_once_leave_no_task_behind() {
+    let caches: Vec<_> = (0..1_000).map(|_| cache()).collect();
+    let metrics = Handle::current().metrics();
+    assert_eq!(metrics.num_alive_tasks(), 1_000, "a sweeper each");
+    sleep(30 * MILLISECOND).await;
+    drop(caches);
+    until("the tasks end", || metrics.num_alive_tasks() == 0).await;
+}
+
+/// What the `async` of a verb is for.
+#[tokio::test]
+async fn a_task_that_only_hits_starves_nobody() {
+    let cache = cache();
+    cache.set(1, 1).await;
+    let ticks = Arc::new(AtomicUsize::new(0));
+    let count = ticks.clone();
+    let ticker = tokio::spawn(async move {
+        loop {
+            sleep(MILLISECOND).await;
+            count.fetch_add(1, Relaxed);
+        }
+    });
+    let hits = tokio::spawn(async move {
+        for _ in 0..3_000_000 {
+            assert_eq!(cache.get(&1).await, Some(1));
+        }
+    });
+    let start = Instant::now();
+    hits.await.expect("they all hit");
+    let (ticks, elapsed) = (ticks.load(Relaxed), start.elapsed());
+    ticker.abort();
+    // A turn comes after 128 asked for, once in 64 calls each: some 366 in all.
+    let least = 20.min(elapsed.as_millis() as usize / 20);
+    assert!(ticks >= least, "a task of 1 ms had {ticks} turns in {elapsed:?}");
+}
+
+fn cache() -> Cache<u32, u32> {
+    let sweep = Sweep::default().every(5 * MILLISECOND).sample(1.0);
+    Cache::builder().shards(4).sweep(sweep).publish(ALL).build()
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(PATIENCE, future).await;
+    ended.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    within(what, async {
+        while !holds() {
+            sleep(MILLISECOND).await;
+        }
+    })
+    .await;
+}

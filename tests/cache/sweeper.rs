@@ -1,0 +1,454 @@
+//! The sweeper: its bound, its settings, its reports, and that nothing it does makes a read wrong.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fleeting::{Cache, Sweep, SweepReport, When};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::time::{Instant, advance, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// Lets the sweeper work for `time`, tick by tick.
+async fn let_sweep(time: Duration) {
+    sleep(time).await;
+}
+
+/// Fills a cache and sweeps once: after growing, a pass looks at everything, and that is not what the
+/// tests of samples are about.
+async fn settled(sweep: Sweep, population: u64) -> Cache<u64, u64> {
+    let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
+    for key in 0..population {
+        cache.set(key, key).await;
+    }
+    assert_eq!(cache.sweep().await.looked_at, population);
+    cache
+}
+
+/// `passes` manual sweeps must see all of a dead population, while live entries come and go around it
+/// so that tables grow, shrink and are rehashed in place.
+async fn bound_holds(population: u64, sample: f64, churn: u64) {
+    // A ratio that is never reached: each sweep is exactly one pass.
+    let sweep = Sweep::manual().sample(sample).repeat_at(1.0).seed(7);
+    let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).shards(8).build();
+    for live in 0..population {
+        cache.set(live, live).await;
+    }
+    // A few dead ones among the living, so that no pass finds all expired and repeats.
+    let dead = (population / 10).max(u64::from(population > 0));
+    for key in 0..dead {
+        cache.set_ex(1_000_000_000 + key, key, Duration::ZERO).await;
+    }
+    let passes = (1.0 / sample).ceil() as u64;
+    let mut expired = 0;
+    let mut next = population;
+    for pass in 0..passes {
+        let report = cache.sweep().await;
+        expired += report.expired;
+        for _ in 0..churn {
+            match pass % 2 {
+                0 => cache.set(next, next).await,
+                _ => cache.remove(&(next - population)).await,
+            };
+            next += 1;
+        }
+    }
+    assert_eq!(expired, dead, "population {population}, sample {sample}, churn {churn}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_entry_is_looked_at_within_the_passes_of_a_rotation() {
+    for population in [0, 1, 1_000, 100_000] {
+        for sample in [1.0, 0.5, 0.3, 0.1, 0.03] {
+            bound_holds(population, sample, 0).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn also_while_tables_grow_and_entries_move() {
+    for (population, churn) in [(1, 1_000), (1_000, 5), (1_000, 1_000), (100_000, 50_000)] {
+        for sample in [0.3, 0.1] {
+            bound_holds(population, sample, churn).await;
+        }
+    }
+}
+
+/// The clock's own bound: nothing dead is resident later than `every * ceil(1/sample)` after its
+/// deadline, for populations that grow and shrink by a hundred times meanwhile.
+#[tokio::test(start_paused = true)]
+async fn staleness_is_bounded_in_time() {
+    let (every, sample) = (100 * MS, 0.1);
+    let bound = every * 10;
+    for population in [0, 1, 1_000, 100_000] {
+        let sweep = Sweep::default().every(every).sample(sample).repeat_at(1.0).seed(3);
+        let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
+        let lags = Arc::new(Mutex::new(Vec::new()));
+        let seen = lags.clone();
+        let task = cache.on_expired(async move |event| {
+            seen.lock().unwrap().push(event.lag().unwrap());
+        });
+        let mut due = 0;
+        for key in 0..population {
+            // Deadlines over 3 s, a third of the population never dies.
+            match key % 3 {
+                0 => cache.set(key, key).await,
+                _ => cache.set_ex(key, key, MS * (key % 3_000) as u32).await,
+            };
+            due += usize::from(key % 3 != 0);
+        }
+        for round in 0..50 {
+            sleep(every).await;
+            // Grows, then shrinks.
+            for key in 0..population / 50 {
+                let key = 1_000_000 + key + round * population;
+                match round < 25 {
+                    true => cache.set(key, key).await,
+                    false => cache.remove(&(key - 25 * population)).await,
+                };
+            }
+        }
+        cache.shutdown().await;
+        task.await.unwrap();
+        let lags = lags.lock().unwrap();
+        assert_eq!(lags.len(), due);
+        let worst = lags.iter().max().copied().unwrap_or_default();
+        assert!(worst <= bound, "{population} entries: {worst:?} is later than {bound:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_defaults_let_nothing_linger_for_more_than_a_second() {
+    let cache: Cache<u64, u64> = Cache::new();
+    for key in 0..10_000 {
+        cache.set(key, key).await;
+        cache.set_ex(20_000 + key, key, SECOND).await;
+    }
+    advance(SECOND).await;
+    let_sweep(SECOND).await;
+    assert_eq!(cache.len(), 10_000);
+}
+
+/// Without repeats a storm would take ten ticks; with them it is over at the first.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_repeats_while_the_ratio_is_reached() {
+    let sweep = Sweep::default().every(100 * MS).sample(0.1).repeat_at(0.25);
+    let cache = settled(sweep, 10_000).await;
+    for key in 0..10_000 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    advance(SECOND).await;
+    let_sweep(50 * MS).await;
+    assert_eq!(cache.len(), 0);
+    let report = cache.stats().last_sweep.unwrap();
+    assert!(report.passes >= 10, "{report:?}");
+    assert_eq!(report.expired, 10_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_below_the_ratio_is_one_pass() {
+    let sweep = Sweep::manual().sample(0.5).repeat_at(0.25);
+    let cache = settled(sweep, 10_000).await;
+    for key in 0..10_000 {
+        let ttl = if key % 10 == 0 { Duration::ZERO } else { SECOND };
+        cache.set_ex(key, key, ttl).await;
+    }
+    let report = cache.sweep().await;
+    assert_eq!(report.passes, 1);
+    assert!((4_500..5_500).contains(&report.looked_at), "{report:?}");
+    assert!((400..600).contains(&report.expired), "{report:?}");
+    assert!(!report.out_of_budget && !report.held_back);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_of_nothing() {
+    let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual()).build();
+    let report = cache.sweep().await;
+    assert_eq!((report.passes, report.looked_at, report.expired), (1, 0, 0));
+}
+
+/// Real time is the subject. The first pass is whole whatever the budget, so what a sweep with no
+/// budget to speak of leaves must be what the passes not made would have found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_budget_cuts_repeats_but_never_the_first_pass() {
+    let sweep = Sweep::default().every(3_600 * SECOND).sample(0.25).budget(1e-15);
+    let cache = settled(sweep, 100_000).await;
+    for key in 0..100_000 {
+        cache.set_ex(key, key, Duration::ZERO).await;
+    }
+    let report = cache.sweep().await;
+    assert_eq!(report.passes, 1);
+    assert!(report.out_of_budget, "{report:?}");
+    assert!((20_000..30_000).contains(&report.expired), "{report:?}");
+    assert!(report.elapsed > Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_it_leaves_the_dead_where_they_are_and_reads_stay_right() {
+    let cache: Cache<u64, u64> = Cache::new();
+    for key in 0..100 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    cache.pause_sweeper();
+    let_sweep(60 * SECOND).await;
+    assert_eq!((cache.len(), cache.live_len()), (100, 0));
+    assert_eq!(cache.get(&1).await, None);
+    let mut expired = 1;
+    while expired < 100 {
+        expired += cache.sweep().await.expired;
+    }
+    cache.set_ex(1, 1, SECOND).await;
+    cache.resume_sweeper();
+    let_sweep(2 * SECOND + 100 * MS).await;
+    assert_eq!(cache.len(), 0);
+}
+
+/// A task that never yields starves the sweeper; the reads in it are right all the same.
+#[tokio::test(start_paused = true)]
+async fn starved_it_makes_no_read_wrong() {
+    let cache: Cache<u64, u64> = Cache::new();
+    for key in 0..100 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    advance(SECOND).await;
+    for key in 0..100 {
+        assert_eq!(cache.get(&key).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_with_the_last_handle() {
+    let value = Arc::new(());
+    let cache: Cache<u64, Arc<()>> = Cache::new();
+    let other = cache.clone();
+    cache.set(1, value.clone()).await;
+    let mut events = cache.events();
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(alive(), 1);
+    drop(cache);
+    let_sweep(SECOND).await;
+    assert_eq!((alive(), Arc::strong_count(&value)), (1, 2), "a handle is left");
+    drop(other);
+    let_sweep(MS).await;
+    assert_eq!((alive(), Arc::strong_count(&value)), (0, 1));
+    assert!(events.recv().await.is_none());
+}
+
+/// One long `advance` is one tick, not six hundred.
+#[tokio::test(start_paused = true)]
+async fn missed_ticks_are_not_made_up() {
+    let cache: Cache<u64, u64> = Cache::new();
+    sleep(250 * MS).await;
+    let before = cache.stats().sweeps;
+    advance(60 * SECOND).await;
+    sleep(MS).await;
+    assert_eq!(cache.stats().sweeps - before, 1);
+}
+
+/// The same seed makes the same choices; the hasher is fixed too, so whole reports are equal.
+#[tokio::test(start_paused = true)]
+async fn a_seed_makes_sweeps_repeatable() {
+    async fn reports(seed: u64) -> Vec<SweepReport> {
+        let sweep = Sweep::manual().sample(0.1).repeat_at(1.0).seed(seed);
+        let hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::new();
+        let cache: Cache<u64, u64, _> = Cache::builder().sweep(sweep).hasher(hasher).build();
+        for key in 0..5_000 {
+            cache.set_ex(key, key, SECOND * u32::from(key % 5 != 0)).await;
+        }
+        let mut reports = Vec::new();
+        for _ in 0..10 {
+            reports.push(cache.sweep().await);
+        }
+        reports
+    }
+    assert_eq!(reports(1).await, reports(1).await);
+}
+
+/// What a sweep learned of a run of neighbours (that none of them dies soon) is forgotten by whatever
+/// brings a deadline closer: after each rotation nothing dead is left.
+#[tokio::test(start_paused = true)]
+async fn what_is_passed_over_holds_nothing_dead() {
+    let seed = 5;
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    for (population, shards) in [(2_000, 64), (40_000, 4), (40_000, 2)] {
+        let sweep = Sweep::manual().sample(0.3).repeat_at(1.0).seed(seed);
+        let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).shards(shards).build();
+        for key in 0..population {
+            cache.set_ex(key, key, SECOND * random.random_range(5..600)).await;
+        }
+        let (mut looked_at, mut all) = (0, 0);
+        for round in 0..60 {
+            // Rounds with few changes too: then most is passed over.
+            for _ in 0..if round % 3 == 0 { population / 10 } else { 3 } {
+                let key = random.random_range(0..2 * population);
+                let ttl = SECOND * random.random_range(0..30);
+                match random.random_range(0..10) {
+                    0 => drop(cache.set(key, key).await),
+                    1 => drop(cache.set_nx(key, key, Some(ttl)).await),
+                    2 => drop(cache.get_ex(&key, ttl).await),
+                    3 => drop(cache.expire(&key, ttl).await),
+                    4 => drop(cache.expire_if(&key, ttl, When::Sooner).await),
+                    5 => drop(cache.expire_at(&key, Instant::now() + ttl).await),
+                    6 => drop(cache.extend(&key, ttl).await),
+                    7 => drop(cache.set_keep_ttl(key, key).await),
+                    8 => drop(cache.remove(&key).await),
+                    _ => drop(cache.set_ex(key, key, ttl).await),
+                }
+            }
+            advance(SECOND / 2).await;
+            all += cache.len() as u64;
+            for _ in 0..4 {
+                looked_at += cache.sweep().await.looked_at;
+            }
+            assert_eq!(cache.len(), cache.live_len(), "round {round} of {population}");
+        }
+        // Shards of few entries are looked at whole.
+        assert!(shards == 64 || looked_at < all, "{looked_at} of {all}: nothing was passed over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_sweeps_at_once_share_the_work() {
+    let sweep = Sweep::manual().sample(1.0);
+    let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
+    for key in 0..20_000 {
+        cache.set_ex(key, key, Duration::ZERO).await;
+    }
+    let (one, other) = tokio::join!(cache.sweep(), cache.sweep());
+    assert_eq!(one.expired + other.expired, 20_000);
+    assert!(one.expired > 0 && other.expired > 0, "it yields between windows");
+}
+
+/// Readers and writers get their turn on a `current_thread` runtime while a large sweep goes on.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_yields_to_the_runtime() {
+    let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual().sample(1.0)).build();
+    for key in 0..200_000 {
+        cache.set(key, key).await;
+    }
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counter = turns.clone();
+    let other = tokio::spawn(async move {
+        loop {
+            counter.fetch_add(1, Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    cache.sweep().await;
+    other.abort();
+    assert!(turns.load(Relaxed) >= 200_000 / 8_192 - 1, "{turns:?}");
+}
+
+/// A sweep that is dropped half-way has lost nothing.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_is_cancel_safe() {
+    let cache: Cache<u64, u64> = Cache::builder().sweep(Sweep::manual().sample(1.0)).build();
+    for key in 0..50_000 {
+        cache.set_ex(key, key, Duration::ZERO).await;
+    }
+    let mut events = cache.events_lossless(100_000);
+    let _ = futures::FutureExt::now_or_never(cache.sweep());
+    let left = cache.len();
+    assert!(left > 0 && left < 50_000, "{left}");
+    while !cache.is_empty() {
+        cache.sweep().await;
+    }
+    cache.shutdown().await;
+    let mut heard = 0;
+    while events.recv().await.is_some() {
+        heard += 1;
+    }
+    assert_eq!(heard, 50_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_shutdown_reads_and_writes_work_and_nothing_is_swept() {
+    let cache: Cache<u64, u64> = Cache::new();
+    let mut events = cache.events_lossless(1);
+    for key in 0..100 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    cache.set(1_000, 1).await;
+    advance(SECOND).await;
+    cache.shutdown().await;
+    assert_eq!(cache.len(), 1, "what was due has left, though the subscriber had room for one");
+    let mut heard = 0;
+    while events.recv().await.is_some() {
+        heard += 1;
+    }
+    assert_eq!(heard, 100);
+    cache.set_ex(1, 1, SECOND).await;
+    assert_eq!(cache.get(&1).await, Some(1));
+    sleep(60 * SECOND).await;
+    assert_eq!((cache.len(), cache.get(&1).await), (2, None));
+    assert!(
+        cache.events().recv().await.is_none(),
+        "a stream of a cache that is shut down has ended"
+    );
+    cache.shutdown().await;
+}
+
+/// The real clock is the subject: on a multi-thread runtime an entry leaves without any traffic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expires_without_traffic_in_real_time() {
+    let cache: Cache<u64, u64> = Cache::new();
+    let mut events = cache.events_lossless(4);
+    let start = Instant::now();
+    cache.set_ex(1, 1, 50 * MS).await;
+    let event = events.recv().await.unwrap();
+    assert!(event.deadline.unwrap() - start >= 50 * MS);
+    assert!(event.at >= event.deadline.unwrap());
+    assert_eq!(cache.get(&1).await, None);
+}
+
+mod settings {
+    use super::*;
+
+    fn message(set: impl FnOnce() -> Sweep + std::panic::UnwindSafe) -> String {
+        let panic = std::panic::catch_unwind(set).expect_err("bad numbers must panic");
+        panic.downcast_ref::<String>().expect("a formatted message").clone()
+    }
+
+    #[test]
+    fn bad_numbers_panic_with_their_name_and_value() {
+        type Setter = fn(Sweep, f64) -> Sweep;
+        let setters: [(&str, Setter); 3] =
+            [("sample", Sweep::sample), ("repeat_at", Sweep::repeat_at), ("budget", Sweep::budget)];
+        for (name, set) in setters {
+            for (value, shown) in [
+                (f64::NAN, "NaN"),
+                (0.0, "0"),
+                (-0.0, "-0"),
+                (-0.5, "-0.5"),
+                (1.5, "1.5"),
+                (f64::INFINITY, "inf"),
+                (f64::NEG_INFINITY, "-inf"),
+            ] {
+                let message = message(move || set(Sweep::default(), value));
+                let expected = format!("{name} must be above 0 and at most 1, got {shown}");
+                assert_eq!(message, expected);
+            }
+            let _ = set(Sweep::default(), 1.0);
+            let _ = set(Sweep::default(), f64::MIN_POSITIVE);
+        }
+        let message = message(|| Sweep::default().every(Duration::ZERO));
+        assert_eq!(message, "every must be longer than zero, got 0ns");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn extreme_but_good_numbers_work() {
+        let sweep = Sweep::default().every(Duration::MAX).sample(1e-300).repeat_at(1e-300);
+        let cache: Cache<u64, u64> = Cache::builder().sweep(sweep.budget(1e-300)).build();
+        cache.set_ex(1, 1, Duration::ZERO).await;
+        while !cache.is_empty() {
+            cache.sweep().await;
+        }
+    }
+}

@@ -1,0 +1,551 @@
+//! Directory queues where something is in the way: junk, links, vanishing elements, full and read-only file
+//! systems.
+
+use std::{
+    env, fs,
+    io::ErrorKind,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use fleeting::dirq::{Element, Error, Purge, Queue, QueueSimple};
+use tempfile::TempDir;
+
+use super::{IN_MEMORY, tempdir};
+use crate::directory::{age, all, kind, make_old, name, test_name, tree};
+
+const OLD: Duration = Duration::from_secs(9_999);
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+async fn simple(dir: &TempDir) -> QueueSimple {
+    QueueSimple::open(dir.path().join("queue")).await.unwrap()
+}
+
+async fn normal(dir: &TempDir) -> Queue {
+    let builder = Queue::builder(dir.path().join("queue"));
+    builder.schema("body:string".parse().unwrap()).open().await.unwrap()
+}
+
+fn body(text: &str) -> Element {
+    Element::new().with("body", text)
+}
+
+/// What is outside of the queue, and must be as it was.
+struct Outside {
+    files: Vec<String>,
+}
+
+impl Outside {
+    fn new(dir: &TempDir) -> Self {
+        let outside = dir.path().join("outside");
+        for directory in ["empty", "5f3c1aa1d3e4f7", "full", "00000000000001/locked"] {
+            fs::create_dir_all(outside.join(directory)).unwrap();
+        }
+        for file in [
+            "secret",
+            "body",
+            "full/body",
+            "00000000000003",
+            "00000000000001/body",
+            "00000000000002.lck",
+        ] {
+            fs::write(outside.join(file), "secret").unwrap();
+            make_old(&outside.join(file), OLD);
+        }
+        make_old(&outside.join("00000000000001"), OLD);
+        Self { files: tree(&outside) }
+    }
+
+    fn check(self, dir: &TempDir) {
+        let outside = dir.path().join("outside");
+        assert_eq!(tree(&outside), self.files);
+        for file in self.files.iter().filter(|file| !file.ends_with('/')) {
+            assert_eq!(fs::read(outside.join(file)).unwrap(), b"secret");
+            assert!(age(&outside.join(file)) > OLD / 2, "{file} was touched");
+        }
+    }
+}
+
+#[tokio::test]
+async fn links_out_of_a_simple_queue_are_not_followed() {
+    let dir = tempdir().unwrap();
+    let outside = Outside::new(&dir);
+    let queue = simple(&dir).await;
+    let out = dir.path().join("outside");
+    // A directory of elements, an element, a lock and a draft that are links.
+    symlink(&out, queue.path().join("00000001")).unwrap();
+    fs::create_dir(queue.path().join("00000002")).unwrap();
+    let at = |file: &str| queue.path().join("00000002").join(file);
+    symlink(out.join("secret"), at("00000000000001")).unwrap();
+    symlink(out.join("secret"), at("00000000000002.lck")).unwrap();
+    symlink(out.join("secret"), at("00000000000003.tmp")).unwrap();
+    fs::write(at("00000000000002"), "element").unwrap();
+    let added = queue.add("x").await.unwrap();
+
+    let real = name("00000002/00000000000002");
+    assert_eq!(all(queue.names()).await, [real, added]);
+    assert_eq!(queue.count().await.unwrap(), 2);
+
+    let in_link = name("00000001/00000000000003");
+    for error in [
+        queue.lock(&in_link).await.unwrap_err(),
+        queue.unlock(&in_link).await.unwrap_err(),
+        queue.get(&in_link).await.unwrap_err(),
+        queue.peek(&in_link).await.unwrap_err(),
+        queue.touch(&in_link).await.unwrap_err(),
+        queue.remove(&in_link).await.unwrap_err(),
+        queue.dequeue(&in_link).await.unwrap_err(),
+    ] {
+        assert!(
+            matches!(&error, Error::Foreign { path } if path.ends_with("00000001")),
+            "{error:?}"
+        );
+    }
+    let link = name("00000002/00000000000001");
+    for error in [
+        queue.lock(&link).await.unwrap_err(),
+        queue.peek(&link).await.unwrap_err(),
+        queue.dequeue(&link).await.unwrap_err(),
+        queue.get(&real).await.unwrap_err(),
+        queue.get_path(&real).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
+    }
+    assert!(!at("00000000000001.lck").exists() && !at("00000000000001.lck").is_symlink());
+    queue.touch(&link).await.unwrap();
+
+    let all_old =
+        Purge::default().max_lock(Duration::from_nanos(1)).max_temp(Duration::from_nanos(1));
+    thread::sleep(Duration::from_millis(20));
+    let report = queue.purge(all_old).await.unwrap();
+    assert_eq!((report.locks, report.temporary), (1, 1), "the links themselves");
+    assert!(queue.path().join("00000001").is_symlink());
+    let locked = all(queue.locked()).await;
+    assert_eq!(locked.iter().map(|lock| *lock.name()).collect::<Vec<_>>(), [real, added]);
+    outside.check(&dir);
+}
+
+#[tokio::test]
+async fn links_out_of_a_queue_are_not_followed() {
+    let dir = tempdir().unwrap();
+    let outside = Outside::new(&dir);
+    let queue = normal(&dir).await;
+    let out = dir.path().join("outside");
+    let added = queue.add(body("x")).await.unwrap();
+    symlink(&out, queue.path().join("00000001")).unwrap();
+    symlink(out.join("00000000000001"), queue.path().join("00000000/00000000000009")).unwrap();
+    symlink(out.join("full"), queue.path().join("temporary/00000000000001")).unwrap();
+    symlink(out.join("full"), queue.path().join("obsolete/00000000000001")).unwrap();
+
+    assert_eq!(all(queue.names()).await, [added]);
+    assert_eq!(queue.count().await.unwrap(), 1);
+    for foreign in [name("00000001/00000000000001"), name("00000000/00000000000009")] {
+        for error in [
+            queue.lock(&foreign).await.unwrap_err(),
+            queue.unlock(&foreign).await.unwrap_err(),
+            queue.get(&foreign).await.unwrap_err(),
+            queue.peek(&foreign).await.unwrap_err(),
+            queue.remove(&foreign).await.unwrap_err(),
+            queue.dequeue(&foreign).await.unwrap_err(),
+        ] {
+            assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
+        }
+    }
+    // A field's file that is a link is neither read nor, when it is removed, followed.
+    let file = queue.path().join(added.to_string()).join("body");
+    fs::remove_file(&file).unwrap();
+    symlink(out.join("secret"), &file).unwrap();
+    let error = queue.get_element(&added).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { path } if *path == file), "{error:?}");
+    assert!(queue.lock(&added).await.unwrap());
+    queue.remove(&added).await.unwrap();
+    assert_eq!(queue.count().await.unwrap(), 0);
+
+    let all_old =
+        Purge::default().max_lock(Duration::from_nanos(1)).max_temp(Duration::from_nanos(1));
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(queue.purge(all_old).await.unwrap(), Default::default());
+
+    // `temporary` itself as a way out.
+    fs::remove_file(queue.path().join("temporary/00000000000001")).unwrap();
+    fs::remove_dir(queue.path().join("temporary")).unwrap();
+    symlink(&out, queue.path().join("temporary")).unwrap();
+    let error = queue.add(body("x")).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { path } if path.ends_with("temporary")), "{error:?}");
+    outside.check(&dir);
+}
+
+#[tokio::test]
+async fn junk_is_ignored_and_stays() {
+    let dir = tempdir().unwrap();
+    let queue = simple(&dir).await;
+    for (i, junk) in [
+        "README",
+        "00000001",
+        "0000000A/00000000000001",
+        "000000000/x",
+        ".hidden",
+        "a b/c\n",
+        "00000003/junk",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let path = queue.path().join(junk);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("junk {i}")).unwrap();
+        make_old(&path, OLD);
+    }
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    fs::write(queue.path().join("00000003").join(odd), "").unwrap();
+    // What looks like an element, and is a directory; what looks like a lock and a draft, and is one.
+    for directory in
+        ["00000003/00000000000001", "00000003/00000000000002.lck", "00000003/00000000000003.tmp"]
+    {
+        fs::create_dir(queue.path().join(directory)).unwrap();
+        make_old(&queue.path().join(directory), OLD);
+    }
+    let before = tree(queue.path());
+    assert_eq!(queue.count().await.unwrap(), 0);
+    assert_eq!(all(queue.names()).await, []);
+    assert!(all(queue.locked()).await.is_empty());
+    let report = queue.purge(Purge::default()).await.unwrap();
+    assert_eq!((report.temporary, report.locks, report.directories), (0, 0, 0));
+    assert_eq!(tree(queue.path()), before);
+    let added = queue.add("x").await.unwrap();
+    assert_eq!(all(queue.names()).await, [added]);
+    assert_eq!(queue.dequeue(&added).await.unwrap().unwrap(), "x");
+}
+
+#[tokio::test]
+async fn junk_in_the_place_of_a_directory_is_stepped_over() {
+    let dir = tempdir().unwrap();
+    let queue = normal(&dir).await;
+    for junk in ["00000000", "00000001"] {
+        fs::write(queue.path().join(junk), "junk").unwrap();
+    }
+    let added = queue.add(body("x")).await.unwrap();
+    assert_eq!(&added.to_string()[..8], "00000002");
+    assert_eq!(queue.dequeue(&added).await.unwrap(), Some(body("x")));
+    // A pipe in the place of a field's file would let a reader wait for ever.
+    let added = queue.add(body("x")).await.unwrap();
+    let file = queue.path().join(added.to_string()).join("body");
+    fs::remove_file(&file).unwrap();
+    let made = Command::new("mkfifo").arg(&file).status().expect("mkfifo is there");
+    assert!(made.success());
+    let error = queue.get_element(&added).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { path } if *path == file), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_of_an_add_is_told_and_nothing_is_left() {
+    let dir = tempdir().unwrap();
+    // A file in the place of the queue, or above it.
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    for path in [file.clone(), file.join("deep/queue")] {
+        let error = QueueSimple::open(&path).await.unwrap_err();
+        assert_eq!(kind(&error), Some(ErrorKind::NotADirectory), "{error:?}");
+        let error = Queue::open(&path).await.unwrap_err();
+        assert_eq!(kind(&error), Some(ErrorKind::NotADirectory), "{error:?}");
+        assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+    }
+    // A file in the place of the directory for new elements.
+    let queue = QueueSimple::builder(dir.path().join("queue"));
+    let queue = queue.granularity(Duration::from_secs(1 << 31)).open().await.unwrap();
+    let directory = if fs::read_dir(queue.path()).unwrap().next().is_none() {
+        let added = queue.add("x").await.unwrap();
+        queue.dequeue(&added).await.unwrap();
+        queue.path().join(&added.to_string()[..8])
+    } else {
+        unreachable!("it is new")
+    };
+    fs::remove_dir(&directory).unwrap();
+    fs::write(&directory, "in the way").unwrap();
+    let moved = dir.path().join("moved");
+    fs::write(&moved, "stays").unwrap();
+    for error in [
+        queue.add("x").await.unwrap_err(),
+        queue.add_many(["x", "y"]).await.unwrap_err(),
+        queue.add_path(&moved).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::Foreign { path } if *path == directory), "{error:?}");
+    }
+    assert_eq!(fs::read(&directory).unwrap(), b"in the way");
+    assert_eq!(fs::read(&moved).unwrap(), b"stays");
+}
+
+/// Removes all directories below `top` that are empty, as all purges do, but whatever their age, and as often as
+/// it can; counts them.
+fn remove_empty(top: PathBuf, stop: Arc<AtomicBool>, removed: Arc<AtomicU64>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while !stop.load(Relaxed) {
+            let found: Vec<_> = fs::read_dir(&top).into_iter().flatten().flatten().collect();
+            // It is the same for a second: so each step between two of the writer's is hit.
+            for _ in 0..100 {
+                let removals = found.iter().filter(|found| fs::remove_dir(found.path()).is_ok());
+                removed.fetch_add(removals.count() as u64, Relaxed);
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_add_goes_on_while_its_directory_is_removed_under_it() {
+    let dir = tempdir().unwrap();
+    let simple = QueueSimple::builder(dir.path().join("simple"));
+    let simple = simple.granularity(Duration::from_secs(3600)).open().await.unwrap();
+    let normal = Queue::builder(dir.path().join("normal")).schema("body:string".parse().unwrap());
+    let normal = normal.open().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let removed: [_; 3] = Default::default();
+    let removers = [
+        (simple.path().to_owned(), &removed[0]),
+        (normal.path().to_owned(), &removed[1]),
+        (normal.path().join("temporary"), &removed[2]),
+    ]
+    .map(|(top, removed)| remove_empty(top, stop.clone(), Arc::clone(removed)));
+    // On a disk, the removers are in the way far longer.
+    let rounds = if IN_MEMORY { 1_000 } else { 100 };
+    let is_enough = || removed[..2].iter().all(|removed| removed.load(Relaxed) > rounds / 20);
+    let until = Instant::now() + PATIENCE;
+    // A busy machine lets them remove nothing for a while.
+    for i in 0.. {
+        if i >= rounds && is_enough() {
+            break;
+        }
+        assert!(Instant::now() < until, "in {i} rounds, only {removed:?} directories were removed");
+        let text = i.to_string();
+        let added = simple.add(&text).await.unwrap();
+        assert_eq!(simple.dequeue(&added).await.unwrap().unwrap(), text);
+        let added = normal.add(body(&text)).await.unwrap();
+        assert_eq!(normal.dequeue(&added).await.unwrap(), Some(body(&text)));
+    }
+    stop.store(true, Relaxed);
+    removers.into_iter().for_each(|remover| remover.join().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn elements_that_vanish_are_passed_over() {
+    let dir = tempdir().unwrap();
+    let queue = simple(&dir).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let vandal = thread::spawn({
+        let (stop, top) = (stop.clone(), queue.path().to_owned());
+        move || {
+            while !stop.load(Relaxed) {
+                for directory in fs::read_dir(&top).unwrap().flatten() {
+                    for file in fs::read_dir(directory.path()).into_iter().flatten().flatten() {
+                        let _ = fs::remove_file(file.path());
+                    }
+                }
+            }
+        }
+    });
+    for round in 0..100 {
+        queue.add_many((0..20).map(|i| format!("{round} {i}"))).await.unwrap();
+        for name in all(queue.names()).await {
+            if queue.lock(&name).await.unwrap() {
+                match queue.get(&name).await {
+                    Ok(_) | Err(Error::NotLocked { .. }) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+                match queue.remove(&name).await {
+                    Ok(()) | Err(Error::NotLocked { .. }) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+        queue.count().await.unwrap();
+        queue.purge(Purge::default()).await.unwrap();
+    }
+    stop.store(true, Relaxed);
+    vandal.join().unwrap();
+}
+
+#[tokio::test]
+async fn who_removes_an_element_that_is_locked_once_more_gets_it_removed() {
+    let dir = tempdir().unwrap();
+    let queue = normal(&dir).await;
+    for _ in 0..20 {
+        let added = queue.add(body("x")).await.unwrap();
+        assert!(queue.lock(&added).await.unwrap());
+        let obsolete = queue.path().join("obsolete");
+        let locker = thread::spawn(move || {
+            // What a lock does that began before the element moved: it makes its directory where that is now.
+            for _ in 0..2_000 {
+                for element in fs::read_dir(&obsolete).unwrap().flatten() {
+                    let _ = fs::create_dir(element.path().join("locked"));
+                }
+            }
+        });
+        queue.remove(&added).await.unwrap();
+        locker.join().unwrap();
+        assert_eq!(tree(queue.path()), ["00000000/", "obsolete/", "temporary/"]);
+    }
+}
+
+/// Runs the test `inside` of this binary in a mount namespace, with a file system of a few pages at `small` and a
+/// read-only one at `fixed`. Where the system gives no such namespace, it runs without: the test then puts
+/// something else in the way.
+#[test]
+fn full_and_read_only_file_systems() {
+    let dir = tempdir().unwrap();
+    for directory in ["small", "fixed", "few"] {
+        fs::create_dir(dir.path().join(directory)).unwrap();
+    }
+    let mounts = r#"
+        mount -t tmpfs -o size=64k none "$0/small" && mount -t tmpfs none "$0/fixed" &&
+            mount -t tmpfs -o nr_inodes=50 none "$0/few" || exit 77
+        exec "$@"
+    "#;
+    // A file that may not grow further, in the place of a file system that is full.
+    let limits = r#"trap "" XFSZ && ulimit -f 200 && exec "$@""#;
+    let inside = [
+        env::current_exe().unwrap().to_str().unwrap(),
+        "--exact",
+        &test_name(module_path!(), "inside"),
+        "--ignored",
+        "--nocapture",
+    ]
+    .map(str::to_owned);
+    let can_mount = Command::new("unshare")
+        .args(["-rm", "sh", "-c", mounts])
+        .arg(dir.path())
+        .arg("true")
+        .output();
+    let mounted = can_mount.is_ok_and(|output| output.status.success());
+    let mut command = if mounted {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", mounts]).env("FLEETING_DIRQ_MOUNTED", "1");
+        command
+    } else {
+        println!("no mounts here: with limits and files in the way instead");
+        let mut command = Command::new("sh");
+        command.args(["-c", limits]);
+        command
+    };
+    let command = command.arg(dir.path()).args(inside).env("FLEETING_DIRQ_DIR", dir.path());
+    let output = command.output().expect("the test can be run");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test]
+#[ignore = "it is started by the test of full and read-only file systems, where those are"]
+async fn inside() {
+    let dir = env::var("FLEETING_DIRQ_DIR").expect("a test starts it");
+    let (small, fixed) = (Path::new(&dir).join("small"), Path::new(&dir).join("fixed"));
+    let mounted = env::var_os("FLEETING_DIRQ_MOUNTED").is_some();
+    fill(&small, mounted).await;
+    if mounted {
+        crowd(&Path::new(&dir).join("few")).await;
+    }
+    fix(&fixed, mounted).await;
+}
+
+/// Where a directory can't be made any more, in the middle of many elements.
+async fn crowd(few: &Path) {
+    let builder = Queue::builder(few.join("queue")).schema("body:string".parse().unwrap());
+    let queue = builder.max_elements(1).open().await.unwrap();
+    let fillers = few.join("fillers");
+    fs::create_dir(&fillers).unwrap();
+    let filled = (0..).find(|i| fs::write(fillers.join(i.to_string()), "").is_err()).unwrap();
+    // For two drafts of a directory and a file each, and for the first element's directory.
+    for i in 0..5 {
+        fs::remove_file(fillers.join(i.to_string())).unwrap();
+    }
+    let error = queue.add_many(["a", "b"].map(body)).await.unwrap_err();
+    let Error::Partial { names, source } = error else { panic!("{error:?}") };
+    assert_eq!(kind(&source), Some(ErrorKind::StorageFull));
+    assert_eq!(all(queue.names()).await, names);
+    assert_eq!(queue.dequeue(&names[0]).await.unwrap(), Some(body("a")));
+    assert_eq!(tree(queue.path()), ["00000000/", "obsolete/", "temporary/"]);
+    for i in 5..filled {
+        fs::remove_file(fillers.join(i.to_string())).unwrap();
+    }
+    assert_eq!(queue.add_many(["a", "b"].map(body)).await.unwrap().len(), 2);
+}
+
+/// Where a file can't be written to its end.
+async fn fill(small: &Path, mounted: bool) {
+    let simple = QueueSimple::open(small.join("simple")).await.unwrap();
+    let builder =
+        Queue::builder(small.join("normal")).schema("body:string,more:string?".parse().unwrap());
+    let normal = builder.open().await.unwrap();
+    let kept = [simple.add("kept").await.unwrap(), normal.add(body("kept")).await.unwrap()];
+    let before = (tree(simple.path()), tree(normal.path()));
+    let full = if mounted { ErrorKind::StorageFull } else { ErrorKind::FileTooLarge };
+
+    let big = "x".repeat(200_000);
+    let half = "x".repeat(30_000);
+    for error in [
+        simple.add(&big).await.unwrap_err(),
+        simple.add_many(["small", &half, &half, &big]).await.unwrap_err(),
+        normal.add(body(&big)).await.unwrap_err(),
+        normal.add(body("small").with("more", big.as_str())).await.unwrap_err(),
+        normal.add_many([body("small"), body(&half), body(&half), body(&big)]).await.unwrap_err(),
+    ] {
+        assert_eq!(kind(&error), Some(full), "{error:?}");
+        assert_eq!((tree(simple.path()), tree(normal.path())), before, "nothing is left behind");
+    }
+    // What is there goes on.
+    assert_eq!(simple.dequeue(&kept[0]).await.unwrap().unwrap(), "kept");
+    assert_eq!(normal.dequeue(&kept[1]).await.unwrap(), Some(body("kept")));
+    simple.add("more").await.unwrap();
+    normal.add(body("more")).await.unwrap();
+}
+
+/// Where nothing can be changed.
+async fn fix(fixed: &Path, mounted: bool) {
+    let simple = QueueSimple::open(fixed.join("simple")).await.unwrap();
+    let builder = Queue::builder(fixed.join("normal")).schema("body:string".parse().unwrap());
+    let normal = builder.open().await.unwrap();
+    let names = simple.add_many(["a", "b"]).await.unwrap();
+    let elements = normal.add_many([body("a"), body("b")]).await.unwrap();
+    assert!(simple.lock(&names[0]).await.unwrap() && normal.lock(&elements[0]).await.unwrap());
+    if !mounted {
+        // Root may write anywhere: what is left is to name what is no directory.
+        let file = fixed.join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(
+            kind(&QueueSimple::open(file.join("x")).await.unwrap_err()),
+            Some(ErrorKind::NotADirectory)
+        );
+        return;
+    }
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(fixed).status().unwrap();
+    assert!(remounted.success());
+    let before = tree(fixed);
+    for error in [
+        simple.add("x").await.unwrap_err(),
+        simple.lock(&names[1]).await.unwrap_err(),
+        simple.unlock(&names[0]).await.unwrap_err(),
+        simple.remove(&names[0]).await.unwrap_err(),
+        simple.touch(&names[0]).await.unwrap_err(),
+        normal.add(body("x")).await.unwrap_err(),
+        normal.lock(&elements[1]).await.unwrap_err(),
+        normal.unlock(&elements[0]).await.unwrap_err(),
+        normal.remove(&elements[0]).await.unwrap_err(),
+        normal.touch(&elements[0]).await.unwrap_err(),
+        QueueSimple::open(fixed.join("new")).await.unwrap_err(),
+    ] {
+        assert_eq!(kind(&error), Some(ErrorKind::ReadOnlyFilesystem), "{error:?}");
+        assert!(error.to_string().contains(fixed.to_str().unwrap()), "{error}");
+    }
+    // To look is allowed.
+    assert_eq!(simple.get(&names[0]).await.unwrap(), "a");
+    assert_eq!(normal.get(&elements[0]).await.unwrap(), body("a"));
+    assert_eq!(simple.peek(&names[1]).await.unwrap().unwrap(), "b");
+    assert_eq!((simple.count().await.unwrap(), normal.count().await.unwrap()), (2, 2));
+    assert_eq!(tree(fixed), before);
+}

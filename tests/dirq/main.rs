@@ -1,0 +1,60 @@
+//! Directory queues, their sets and the spool, through their public API.
+#![cfg(unix)]
+// What holds of any queue is tried where its calls are made on other threads, and where they are made in place.
+#![allow(clippy::duplicate_mod)]
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/dirq.rs"]
+mod directory;
+#[path = "../common/example.rs"]
+mod example;
+#[path = "../common/log.rs"]
+mod log;
+#[path = "../common/sequences.rs"]
+mod sequences;
+
+mod crash;
+#[cfg(target_os = "linux")]
+mod in_place;
+mod queue_set;
+mod schema;
+mod spool;
+
+/// Held by whom only the system can wake; taken by who takes all its watches.
+static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
+
+/// On a disk, where a queue's calls are made on other threads.
+#[path = "."]
+mod on_disk {
+    mod hostile;
+    mod locked;
+    mod python;
+    mod queue;
+    mod simple;
+    mod watch;
+
+    pub(super) const IN_MEMORY: bool = false;
+
+    pub(super) fn tempdir() -> std::io::Result<tempfile::TempDir> {
+        tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+    }
+}
+
+/// In memory, where most are made in place.
+#[cfg(target_os = "linux")]
+#[path = "."]
+mod in_memory {
+    mod hostile;
+    mod locked;
+    mod python;
+    mod queue;
+    mod simple;
+    mod watch;
+
+    pub(super) const IN_MEMORY: bool = true;
+
+    pub(super) fn tempdir() -> std::io::Result<tempfile::TempDir> {
+        tempfile::tempdir_in("/dev/shm")
+    }
+}

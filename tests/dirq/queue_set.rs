@@ -1,0 +1,182 @@
+//! Sets of directory queues, and the null queue.
+
+use std::fs;
+
+use fleeting::dirq::{Element, Error, Purge, Queue, QueueNull, QueueSet, QueueSimple};
+use tempfile::tempdir;
+
+use crate::directory::{all, kind, name};
+
+#[tokio::test]
+async fn names_merge_by_time_and_not_by_directory() {
+    let dir = tempdir().unwrap();
+    let mut queues = Vec::new();
+    for (queue, elements) in [
+        (
+            "a",
+            vec!["00000001/00000000000005", "00000001/00000000000009", "00000002/00000000000001"],
+        ),
+        (
+            "b",
+            vec!["00000000/00000000000007", "00000003/00000000000002", "00000003/00000000000008"],
+        ),
+        ("c", vec![]),
+    ] {
+        let queue = Queue::open(dir.path().join(queue)).await.unwrap();
+        for element in elements {
+            fs::create_dir_all(queue.path().join(element)).unwrap();
+        }
+        queues.push(queue);
+    }
+    let set = QueueSet::new(queues.clone()).unwrap();
+    let found: Vec<_> = all(set.names())
+        .await
+        .into_iter()
+        .map(|(queue, name)| (queue.path().file_name().unwrap().to_owned(), name))
+        .collect();
+    // Each queue in its own order, as its directories come one after another; between queues, by time.
+    let expected = [
+        ("a", "00000001/00000000000005"),
+        ("b", "00000000/00000000000007"),
+        ("b", "00000003/00000000000002"),
+        ("b", "00000003/00000000000008"),
+        ("a", "00000001/00000000000009"),
+        ("a", "00000002/00000000000001"),
+    ];
+    assert_eq!(found, expected.map(|(queue, element)| (queue.into(), name(element))));
+    assert_eq!(set.count().await.unwrap(), 6);
+}
+
+#[tokio::test]
+async fn elements_of_several_queues_come_as_they_were_added() {
+    let dir = tempdir().unwrap();
+    let mut queues = Vec::new();
+    for i in 0..3 {
+        queues.push(QueueSimple::open(dir.path().join(i.to_string())).await.unwrap());
+    }
+    let set = QueueSet::new(queues.clone()).unwrap();
+    for i in 0..30_usize {
+        queues[i * 7 % 3].add(i.to_string()).await.unwrap();
+        // So that the clocks of the queues, each of which counts on by itself, tell them apart.
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+    let mut names = set.names();
+    let mut next = 0;
+    while let Some((queue, name)) = names.next().await.transpose().unwrap() {
+        let body = queue.dequeue(&name).await.unwrap().unwrap();
+        assert_eq!(body, next.to_string());
+        next += 1;
+    }
+    assert_eq!((next, set.count().await.unwrap()), (30, 0));
+}
+
+#[tokio::test]
+async fn a_queue_is_in_a_set_once() {
+    let dir = tempdir().unwrap();
+    let a = QueueSimple::open(dir.path().join("a")).await.unwrap();
+    let b = QueueSimple::open(dir.path().join("b")).await.unwrap();
+    std::os::unix::fs::symlink(a.path(), dir.path().join("link")).unwrap();
+    let again = QueueSimple::open(dir.path().join("link")).await.unwrap();
+
+    let error = QueueSet::new([a.clone(), a.clone()]).unwrap_err();
+    assert!(matches!(&error, Error::Duplicate { path } if path == a.path()), "{error:?}");
+    let mut set = QueueSet::new([a.clone()]).unwrap();
+    let error = set.add(again.clone()).unwrap_err();
+    assert!(matches!(&error, Error::Duplicate { path } if path == again.path()), "{error:?}");
+    set.add(b.clone()).unwrap();
+    a.add("a").await.unwrap();
+    b.add("b").await.unwrap();
+    assert_eq!(set.count().await.unwrap(), 2);
+
+    let mut begun = set.names();
+    assert!(set.remove(&again), "it is the same queue");
+    assert!(!set.remove(&a));
+    assert_eq!((set.count().await.unwrap(), all(set.names()).await.len()), (1, 1));
+    assert_eq!(begun.next().await.unwrap().unwrap().0.path(), a.path());
+    assert!(set.remove(&b));
+    assert_eq!(set.count().await.unwrap(), 0);
+    assert!(set.names().next().await.is_none(), "an empty set ends");
+}
+
+#[tokio::test]
+async fn an_error_of_one_queue_does_not_end_the_walk() {
+    let dir = tempdir().unwrap();
+    let a = QueueSimple::open(dir.path().join("a")).await.unwrap();
+    let b = QueueSimple::open(dir.path().join("b")).await.unwrap();
+    let set = QueueSet::new([a.clone(), b.clone()]).unwrap();
+    let added = b.add("b").await.unwrap();
+    fs::remove_dir(a.path()).unwrap();
+    fs::write(a.path(), "a file in the place of a queue").unwrap();
+    let mut names = set.names();
+    let error = names.next().await.unwrap().unwrap_err();
+    assert_eq!(kind(&error), Some(std::io::ErrorKind::NotADirectory));
+    assert!(error.to_string().contains(a.path().to_str().unwrap()), "{error}");
+    assert_eq!(names.next().await.unwrap().unwrap().1, added);
+    assert!(names.next().await.is_none());
+    assert!(set.count().await.is_err());
+}
+
+#[tokio::test]
+async fn the_null_queue_forgets() {
+    let dir = tempdir().unwrap();
+    let null = QueueNull::new();
+    let added = null.add("x").await.unwrap();
+    assert_eq!(added, name("NULL"));
+    assert_eq!(null.add_many(["x", "y"]).await.unwrap(), [added, added]);
+    let path = dir.path().join("file");
+    fs::write(&path, "x").unwrap();
+    assert_eq!(null.add_path(&path).await.unwrap(), added);
+    assert!(!path.exists());
+    let error = null.add_path(&path).await.unwrap_err();
+    assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound));
+
+    assert_eq!(null.count().await.unwrap(), 0);
+    assert!(null.names().next().await.is_none());
+    assert_eq!(null.purge(Purge::default()).await.unwrap(), Default::default());
+    for (operation, error) in [
+        ("lock", null.lock(&added).await.unwrap_err()),
+        ("unlock", null.unlock(&added).await.unwrap_err()),
+        ("get", null.get(&added).await.unwrap_err()),
+        ("get_path", null.get_path(&added).await.unwrap_err()),
+        ("remove", null.remove(&added).await.unwrap_err()),
+        ("touch", null.touch(&added).await.unwrap_err()),
+    ] {
+        assert!(
+            matches!(&error, Error::Unsupported { operation: said } if *said == operation),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_other_queue_knows_the_name_of_the_null_queue() {
+    let dir = tempdir().unwrap();
+    let null = name("NULL");
+    let simple = QueueSimple::open(dir.path().join("simple")).await.unwrap();
+    let normal = Queue::builder(dir.path().join("normal"))
+        .schema("body:string".parse().unwrap())
+        .open()
+        .await
+        .unwrap();
+    normal.add(Element::new().with("body", "x")).await.unwrap();
+    for error in [
+        simple.lock(&null).await.unwrap_err(),
+        simple.unlock(&null).await.unwrap_err(),
+        simple.get(&null).await.unwrap_err(),
+        simple.get_path(&null).await.unwrap_err(),
+        simple.peek(&null).await.unwrap_err(),
+        simple.dequeue(&null).await.unwrap_err(),
+        simple.remove(&null).await.unwrap_err(),
+        simple.touch(&null).await.unwrap_err(),
+        normal.lock(&null).await.unwrap_err(),
+        normal.unlock(&null).await.unwrap_err(),
+        normal.get(&null).await.unwrap_err(),
+        normal.peek(&null).await.unwrap_err(),
+        normal.get_element(&null).await.unwrap_err(),
+        normal.dequeue(&null).await.unwrap_err(),
+        normal.remove(&null).await.unwrap_err(),
+        normal.touch(&null).await.unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::InvalidName { name } if name == "NULL"), "{error:?}");
+    }
+}

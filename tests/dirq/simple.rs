@@ -1,0 +1,419 @@
+//! Simple directory queues: each promise of `QueueSimple`, on real directories.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use fleeting::dirq::{Error, Name, Purge, QueueSimple};
+use tempfile::TempDir;
+
+use super::{IN_MEMORY, tempdir};
+use crate::directory::{age, all, kind, make_old, name, tree};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn queue() -> (TempDir, QueueSimple) {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::open(dir.path().join("queue")).await.unwrap();
+    (dir, queue)
+}
+
+fn lock_of(queue: &QueueSimple, name: &Name) -> std::path::PathBuf {
+    queue.path().join(format!("{name}.lck"))
+}
+
+#[tokio::test]
+async fn an_element_lives_as_a_file() {
+    let (_dir, queue) = queue().await;
+    let before = SystemTime::now();
+    let name = queue.add("hello").await.unwrap();
+    let after = SystemTime::now();
+
+    let text = name.to_string();
+    assert_eq!(tree(queue.path()), [format!("{}/", &text[..8]), text.clone()]);
+    assert_eq!(fs::read(queue.path().join(&text)).unwrap(), b"hello");
+    assert_eq!(fs::metadata(queue.path().join(&text)).unwrap().nlink(), 1);
+
+    let seconds = u64::from_str_radix(&text[9..17], 16).unwrap();
+    let micros = u64::from_str_radix(&text[17..22], 16).unwrap();
+    assert!(micros < 1_000_000);
+    let added = SystemTime::UNIX_EPOCH + Duration::from_micros(seconds * 1_000_000 + micros);
+    assert!(
+        added + Duration::from_micros(1) >= before && added <= after + Duration::from_millis(1)
+    );
+    let minute = u64::from_str_radix(&text[..8], 16).unwrap();
+    assert!(minute % 60 == 0 && (minute..minute + 60).contains(&seconds));
+
+    assert!(queue.lock(&name).await.unwrap());
+    assert_eq!(
+        tree(queue.path()),
+        [format!("{}/", &text[..8]), text.clone(), format!("{text}.lck")]
+    );
+    assert_eq!(queue.get(&name).await.unwrap(), "hello");
+    assert_eq!(queue.get_path(&name).await.unwrap(), lock_of(&queue, &name));
+    assert!(!queue.lock(&name).await.unwrap(), "it is locked");
+    assert_eq!(queue.count().await.unwrap(), 1);
+    assert_eq!(all(queue.names()).await, [name], "locked ones too");
+
+    queue.unlock(&name).await.unwrap();
+    assert!(queue.lock(&name).await.unwrap());
+    queue.remove(&name).await.unwrap();
+    assert_eq!(tree(queue.path()), [format!("{}/", &text[..8])]);
+    assert_eq!(queue.count().await.unwrap(), 0);
+    assert!(!queue.lock(&name).await.unwrap(), "it is gone");
+}
+
+#[tokio::test]
+async fn bodies_come_back_as_they_were() {
+    let (_dir, queue) = queue().await;
+    let big: Vec<u8> = (0..3_000_000_u32).map(|byte| byte as u8).collect();
+    for body in [&b""[..], b"\0\xff\n", &big] {
+        let name = queue.add(body).await.unwrap();
+        assert_eq!(queue.peek(&name).await.unwrap().unwrap(), body);
+        assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), body);
+        assert_eq!(queue.peek(&name).await.unwrap(), None);
+        assert_eq!(queue.dequeue(&name).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn what_needs_the_lock_says_so() {
+    let (_dir, queue) = queue().await;
+    let added = queue.add("x").await.unwrap();
+    let gone = name("00000000/00000000000000");
+    let not_in_directory = format!("{}/00000000000000", &added.to_string()[..8]);
+    for name in [added, gone, name(&not_in_directory)] {
+        let path = queue.path().join(name.to_string());
+        for error in [
+            queue.get(&name).await.unwrap_err(),
+            queue.get_path(&name).await.unwrap_err(),
+            queue.unlock(&name).await.unwrap_err(),
+            queue.remove(&name).await.unwrap_err(),
+        ] {
+            assert!(
+                matches!(&error, Error::NotLocked { path: said } if *said == path),
+                "{error:?}"
+            );
+        }
+    }
+    assert_eq!(queue.peek(&added).await.unwrap().unwrap(), "x", "all failed, and did nothing");
+    let error = queue.touch(&gone).await.unwrap_err();
+    assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound));
+    assert_eq!(queue.peek(&gone).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn many_are_added_in_order_and_quickly() {
+    let (_dir, queue) = queue().await;
+    let bodies: Vec<_> = (0..2_000).map(|i| format!("body {i}")).collect();
+    let names = queue.add_many(&bodies).await.unwrap();
+    assert!(names.is_sorted() && names.len() == bodies.len());
+    assert_eq!(all(queue.names()).await, names);
+    for (name, body) in names.iter().zip(&bodies) {
+        assert_eq!(queue.peek(name).await.unwrap().unwrap(), body.as_bytes());
+    }
+    assert_eq!(queue.count().await.unwrap(), 2_000);
+    assert_eq!(queue.add_many(Vec::<&str>::new()).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn adds_of_one_queue_come_in_order() {
+    let (_dir, queue) = queue().await;
+    let other = queue.clone();
+    let mut names = Vec::new();
+    for i in 0..200 {
+        names.push([&queue, &other][i % 2].add([i as u8]).await.unwrap());
+    }
+    assert!(names.is_sorted());
+    assert_eq!(BTreeSet::from_iter(&names).len(), 200);
+    assert_eq!(all(queue.names()).await, names);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adds_at_once_all_arrive() {
+    let (_dir, queue) = queue().await;
+    // Of the same last digit, and so names that collide.
+    let other = QueueSimple::builder(queue.path()).rnd_hex(7).open().await.unwrap();
+    let queue = QueueSimple::builder(queue.path()).rnd_hex(7).open().await.unwrap();
+    let tasks: Vec<_> = (0..400)
+        .map(|i| {
+            let queue = if i % 2 == 0 { queue.clone() } else { other.clone() };
+            tokio::spawn(async move { queue.add(format!("{i}")).await.unwrap() })
+        })
+        .collect();
+    let mut names = BTreeSet::new();
+    for task in tasks {
+        names.insert(task.await.unwrap());
+    }
+    assert_eq!(names.len(), 400);
+    assert!(names.iter().all(|name| name.to_string().ends_with('7')));
+    let found: BTreeSet<_> = all(queue.names()).await.into_iter().collect();
+    assert_eq!(found, names);
+}
+
+#[tokio::test]
+async fn a_file_is_moved_in_as_it_is() {
+    let (dir, queue) = queue().await;
+    let path = dir.path().join("report");
+    fs::write(&path, "from outside").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    make_old(&path, HOUR);
+    let inode = fs::metadata(&path).unwrap().ino();
+
+    let name = queue.add_path(&path).await.unwrap();
+    assert!(!path.exists());
+    let element = queue.path().join(name.to_string());
+    let data = fs::metadata(&element).unwrap();
+    assert_eq!((data.ino(), data.mode() & 0o777, data.nlink()), (inode, 0o640, 1));
+    assert!(age(&element) >= HOUR);
+    assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), "from outside");
+
+    let error = queue.add_path(&path).await.unwrap_err();
+    assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound));
+    assert!(error.to_string().contains("report"), "{error}");
+    let error = queue.add_path(dir.path()).await.unwrap_err();
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_file_of_another_file_system_stays() {
+    let other = if IN_MEMORY { env!("CARGO_TARGET_TMPDIR") } else { "/dev/shm" };
+    let other = tempfile::tempdir_in(other).expect("there is a disk, and on Linux /dev/shm");
+    let (_dir, queue) = queue().await;
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    assert_ne!(device(other.path()), device(queue.path()), "the build's directory is in memory");
+    let path = other.path().join("file");
+    fs::write(&path, "stays").unwrap();
+    let error = queue.add_path(&path).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::OtherFileSystem { from, queue: of } if *from == path && of == queue.path())
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"stays");
+    assert_eq!(queue.count().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_lock_makes_the_element_young_and_touch_again() {
+    let (_dir, queue) = queue().await;
+    let name = queue.add("x").await.unwrap();
+    let path = queue.path().join(name.to_string());
+    make_old(&path, HOUR);
+    assert!(queue.lock(&name).await.unwrap());
+    assert!(age(&path) < HOUR / 2);
+    make_old(&path, HOUR);
+    queue.touch(&name).await.unwrap();
+    assert!(age(&path) < HOUR / 2 && age(&lock_of(&queue, &name)) < HOUR / 2);
+}
+
+#[tokio::test]
+async fn the_granularity_is_that_of_directories() {
+    let (_dir, queue) = queue().await;
+    for seconds in [0, 1, 3600] {
+        let granularity = Duration::from_secs(seconds);
+        let queue =
+            QueueSimple::builder(queue.path()).granularity(granularity).open().await.unwrap();
+        let name = queue.add("x").await.unwrap().to_string();
+        let directory = u64::from_str_radix(&name[..8], 16).unwrap();
+        let second = u64::from_str_radix(&name[9..17], 16).unwrap();
+        assert_eq!(directory % seconds.max(1), 0);
+        assert!(second - directory <= seconds.max(1), "{name} of {seconds}");
+    }
+}
+
+#[tokio::test]
+async fn options_are_checked() {
+    let dir = tempdir().unwrap();
+    let builder = || QueueSimple::builder(dir.path());
+    for (option, builder) in [
+        ("rnd_hex", builder().rnd_hex(16)),
+        ("umask", builder().umask(0o1000)),
+        ("granularity", builder().granularity(Duration::from_millis(1500))),
+        ("granularity", builder().granularity(Duration::MAX)),
+    ] {
+        let error = builder.open().await.unwrap_err();
+        assert!(
+            matches!(&error, Error::InvalidOption { option: said, .. } if *said == option),
+            "{error:?}"
+        );
+    }
+    for digit in 0..16 {
+        let queue = builder().rnd_hex(digit).open().await.unwrap();
+        let name = queue.add("x").await.unwrap().to_string();
+        assert!(name.ends_with(&format!("{digit:x}")));
+    }
+}
+
+#[tokio::test]
+async fn the_umask_is_for_what_it_makes() {
+    let dir = tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    for umask in [0, 0o027, 0o077] {
+        let top = dir.path().join(format!("{umask:o}/deep/queue"));
+        let queue = QueueSimple::builder(&top).umask(umask).open().await.unwrap();
+        let name = queue.add("x").await.unwrap().to_string();
+        for directory in [top.parent().unwrap(), &top, &top.join(&name[..8])] {
+            assert_eq!(mode(directory), 0o777 & !umask, "{}", directory.display());
+        }
+        assert_eq!(mode(&top.join(&name)), 0o666 & !umask);
+    }
+}
+
+#[tokio::test]
+async fn a_synced_queue_is_as_any_other() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path().join("a/b")).sync(true).open().await.unwrap();
+    let name = queue.add("x").await.unwrap();
+    let names = queue.add_many(["y", "z"]).await.unwrap();
+    assert_eq!(all(queue.names()).await, [name, names[0], names[1]]);
+    let path = dir.path().join("file");
+    fs::write(&path, "moved").unwrap();
+    let name = queue.add_path(&path).await.unwrap();
+    assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), "moved");
+}
+
+#[tokio::test]
+async fn a_purge_takes_what_is_too_old_and_nothing_else() {
+    let (_dir, queue) = queue().await;
+    let names = queue.add_many(["old lock", "young lock", "free"]).await.unwrap();
+    let directory = &names[0].to_string()[..8];
+    for name in &names[..2] {
+        assert!(queue.lock(name).await.unwrap());
+    }
+    let file = |name: &str| queue.path().join(directory).join(name);
+    make_old(&lock_of(&queue, &names[0]), Duration::from_secs(601));
+    make_old(&lock_of(&queue, &names[1]), Duration::from_secs(590));
+    make_old(&queue.path().join(names[2].to_string()), HOUR);
+    // What has no element, a draft of each age, and what is none of the format's business.
+    for (name, age) in [
+        ("00000000000001.lck", 601),
+        ("00000000000002.tmp", 301),
+        ("00000000000003.tmp", 290),
+        ("notes.tmp", 9999),
+        ("notes.lck", 9999),
+        ("0000000000000A.lck", 9999),
+        ("00000000000004", 9999),
+    ] {
+        fs::write(file(name), "").unwrap();
+        make_old(&file(name), Duration::from_secs(age));
+    }
+    // Empty directories, one that is not, one that is the last, and one that is something else.
+    for name in ["00000001", "00000002", "00000003", "ffffffff", "0000000g", "temporary"] {
+        fs::create_dir(queue.path().join(name)).unwrap();
+    }
+    fs::write(queue.path().join("00000003/keep"), "").unwrap();
+    let mut left = tree(queue.path());
+
+    let off = Purge::default().max_temp(Duration::ZERO).max_lock(Duration::ZERO);
+    let report = queue.purge(off).await.unwrap();
+    assert_eq!((report.temporary, report.locks, report.directories), (0, 0, 2));
+    left.retain(|path| path != "00000001/" && path != "00000002/");
+    assert_eq!(tree(queue.path()), left);
+
+    let report = queue.purge(Purge::default()).await.unwrap();
+    assert_eq!((report.temporary, report.locks, report.directories), (1, 2, 0));
+    let gone = [
+        format!("{}.lck", names[0]),
+        format!("{directory}/00000000000001.lck"),
+        format!("{directory}/00000000000002.tmp"),
+    ];
+    left.retain(|path| !gone.contains(path));
+    assert_eq!(tree(queue.path()), left);
+    assert!(queue.lock(&names[0]).await.unwrap(), "it can be locked again");
+    assert!(!queue.lock(&names[1]).await.unwrap());
+
+    let short =
+        Purge::default().max_temp(Duration::from_secs(280)).max_lock(Duration::from_secs(580));
+    let report = queue.purge(short).await.unwrap();
+    assert_eq!((report.temporary, report.locks, report.directories), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_queue_that_is_moved_away_begins_anew() {
+    let (dir, queue) = queue().await;
+    queue.add("old").await.unwrap();
+    fs::rename(queue.path(), dir.path().join("archive")).unwrap();
+    assert_eq!(queue.count().await.unwrap(), 0);
+    assert_eq!(all(queue.names()).await, []);
+    queue.purge(Purge::default()).await.unwrap();
+    queue.add("new").await.unwrap();
+    assert_eq!(queue.count().await.unwrap(), 1);
+    let archive = QueueSimple::open(dir.path().join("archive")).await.unwrap();
+    assert_eq!(archive.count().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn names_come_directory_by_directory() {
+    let (_dir, queue) = queue().await;
+    for file in [
+        "00000002/00000000000001",
+        "00000001/ffffffffffffff",
+        "00000001/0000000000000a",
+        "00000001/0000000000000a.lck",
+        "00000001/0000000000000b.tmp",
+        "00000001/0000000000000A",
+        "00000001/000000000000000",
+        "0000000A/00000000000001",
+        "000000011/00000000000001",
+        "obsolete/00000000000001",
+    ] {
+        let path = queue.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    let expected =
+        ["00000001/0000000000000a", "00000001/ffffffffffffff", "00000002/00000000000001"].map(name);
+    let mut names = queue.names();
+    assert_eq!(names.next().await.unwrap().unwrap(), expected[0]);
+    // What its directory holds by now was listed, the next directory's was not.
+    fs::remove_file(queue.path().join("00000001/ffffffffffffff")).unwrap();
+    fs::write(queue.path().join("00000002/00000000000000"), "").unwrap();
+    assert_eq!(names.next().await.unwrap().unwrap(), expected[1]);
+    assert_eq!(names.next().await.unwrap().unwrap(), name("00000002/00000000000000"));
+    assert_eq!(names.next().await.unwrap().unwrap(), expected[2]);
+    assert!(names.next().await.is_none());
+    // A directory that vanishes is skipped.
+    let mut names = queue.names();
+    assert_eq!(names.next().await.unwrap().unwrap(), expected[0]);
+    fs::remove_dir_all(queue.path().join("00000002")).unwrap();
+    assert!(names.next().await.is_none());
+    assert_eq!(queue.count().await.unwrap(), 1);
+}
+
+#[test]
+fn a_name_is_digits_and_nothing_else() {
+    let good = "5f3c1a80/5f3c1aa1d3e4f7";
+    assert_eq!(name(good).to_string(), good);
+    assert_eq!(format!("{:?}", name(good)), format!("Name({good})"));
+    assert_eq!(format!("{:>25}|", name(good)), format!("  {good}|"));
+    assert_eq!(serde_json::to_string(&name(good)).unwrap(), format!("{good:?}"));
+    assert_eq!(serde_json::from_str::<Name>(&format!("{good:?}")).unwrap(), name(good));
+    assert_eq!(Name::try_from(good).unwrap(), name(good));
+    for bad in [
+        "",
+        "/",
+        "null",
+        "5f3c1a80",
+        "5f3c1a80/",
+        "5F3c1a80/5f3c1aa1d3e4f7",
+        "5f3c1a80/5f3c1aa1d3e4f7 ",
+        " 5f3c1a80/5f3c1aa1d3e4f7",
+        "5f3c1a80/5f3c1aa1d3e4f7\n",
+        "5f3c1a80/5f3c1aa1d3e4f",
+        "5f3c1a80/5f3c1aa1d3e4f70",
+        "5f3c1a8/05f3c1aa1d3e4f7",
+        "5f3c1a80/5f3c1aa1d3e4f7.lck",
+        "5f3c1a80//5f3c1aa1d3e4f",
+        "../../../../../../../..",
+        "+f3c1a80/5f3c1aa1d3e4f7",
+        "5f3c1a80\0/5f3c1aa1d3e4f7",
+    ] {
+        let error = bad.parse::<Name>().unwrap_err();
+        assert!(matches!(&error, Error::InvalidName { name } if name == bad), "{error:?}");
+        assert!(serde_json::from_value::<Name>(bad.into()).is_err());
+    }
+    assert!(name("00000001/ffffffffffffff") < name("00000002/00000000000000"));
+}

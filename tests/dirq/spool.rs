@@ -1,0 +1,618 @@
+//! `Spool`: what expires is in a real directory queue, whatever happens to the spool or to the disk.
+//!
+//! `FLEETING_SEED` chooses the moments at which spools are killed.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    pin::pin,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use fleeting::{
+    Cache, Cause, LosslessEvents, Spool, Sweep,
+    dirq::{Purge, Queue, QueueSimple},
+};
+use futures::{FutureExt, stream};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde::{Serialize, Serializer, ser::Error as _};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tracing::Level;
+
+use crate::{
+    directory::{elements, scratch, test_name},
+    log::Log,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many events a spool has in hand at most.
+const BATCH: u64 = 256;
+
+fn bodies(queue: &Path) -> Vec<Value> {
+    let read = |path: &PathBuf| fs::read(path).expect("an element can be read");
+    elements(queue)
+        .iter()
+        .map(|path| serde_json::from_slice(&read(path)).expect("an element is JSON"))
+        .collect()
+}
+
+fn keys(queue: &Path) -> Vec<u64> {
+    bodies(queue).iter().map(|body| body["key"].as_u64().expect("a key is a number")).collect()
+}
+
+fn seconds_since_1970() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_entry_becomes_an_element() {
+    let folder = scratch();
+    let cache = Cache::new();
+    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let run = tokio::spawn(spool.run(cache.events_lossless(10)));
+    cache.set_ex("ada \"the\" countess".to_owned(), BTreeMap::from([("n", 42)]), SECOND).await;
+    sleep(3 * SECOND).await;
+    cache.shutdown().await;
+    assert_eq!(run.await.unwrap().written, 1);
+
+    let mut bodies = bodies(folder.path());
+    assert_eq!(bodies.len(), 1);
+    let meta = bodies[0]["meta"].take();
+    let expected = json!({ "key": "ada \"the\" countess", "value": { "n": 42 }, "meta": null });
+    assert_eq!(bodies[0], expected);
+    assert_eq!(meta["cause"], "expired");
+    let (deadline, at) = (meta["deadline"].as_f64().unwrap(), meta["at"].as_f64().unwrap());
+    let lag = at - deadline;
+    assert!((0.0..=1.0).contains(&lag), "the sweeper was there {lag} s after the deadline");
+    // The event came to the spool when the entry left, so that moment is now on both clocks.
+    let ago = seconds_since_1970() - at;
+    assert!((-0.1..30.0).contains(&ago), "it left {ago} s ago");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_normal_queue_gets_fields_and_a_table() {
+    let folder = scratch();
+    let cache = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
+    let queue = Queue::builder(folder.path()).schema(Spool::schema()).open().await.unwrap();
+    let spool = Spool::new(queue.clone()).causes([Cause::Expired, Cause::Removed]);
+    let run = tokio::spawn(spool.run(cache.events_lossless(10)));
+    cache.set_ex(7, "a\tb\n", SECOND).await;
+    sleep(3 * SECOND).await;
+    cache.set(8, "forever").await;
+    cache.remove(&8).await;
+    cache.shutdown().await;
+    assert_eq!(run.await.unwrap().written, 2);
+
+    let mut names = queue.names();
+    let expired = names.next().await.unwrap().unwrap();
+    let expired = queue.dequeue(&expired).await.unwrap().unwrap();
+    assert_eq!(expired.string("key"), Some("7"));
+    assert_eq!(expired.string("value"), Some(r#""a\tb\n""#));
+    let meta = expired.table("meta").unwrap();
+    assert_eq!(meta["cause"], "expired");
+    let [deadline, at]: [f64; 2] = ["deadline", "at"].map(|time| meta[time].parse().unwrap());
+    assert!(deadline <= at && at <= deadline + 1.0, "{meta:?}");
+
+    let removed = names.next().await.unwrap().unwrap();
+    let removed = queue.dequeue(&removed).await.unwrap().unwrap();
+    let meta = removed.table("meta").unwrap();
+    assert_eq!(meta["cause"], "removed");
+    assert_eq!(meta.get("deadline"), None, "it was persistent");
+    assert!(names.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_queue_of_another_schema_is_refused() {
+    let folder = scratch();
+    let schema = "key:binary,value:string,meta:table".parse().unwrap();
+    for queue in [Queue::builder(folder.path()).schema(schema), Queue::builder(folder.path())] {
+        let queue = queue.open().await.unwrap();
+        let refused = std::panic::catch_unwind(|| Spool::new(queue));
+        assert!(refused.is_err(), "the schema has no place for a key in text");
+    }
+    let more = "key:string,value:string,meta:table?,more:binary?".parse().unwrap();
+    Spool::new(Queue::builder(folder.path()).schema(more).open().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_chosen_causes_are_written() {
+    let all = [Cause::Expired, Cause::Removed, Cause::Replaced];
+    for (causes, expected) in [
+        (None, vec![1]),
+        (Some(vec![Cause::Removed]), vec![2]),
+        (Some(vec![Cause::Replaced, Cause::Removed]), vec![3, 2]),
+        (Some(vec![]), vec![]),
+    ] {
+        let folder = scratch();
+        let cache = Cache::builder().publish(all).build();
+        let mut spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+        if let Some(causes) = causes {
+            spool = spool.causes(causes);
+        }
+        let mut events = cache.events_lossless(10);
+        cache.set_ex(1, 0, Duration::ZERO).await;
+        cache.set(2, 0).await;
+        cache.set(3, 0).await;
+        cache.set(3, 1).await;
+        cache.remove(&2).await;
+        cache.sweep().await;
+        cache.shutdown().await;
+        let stats = spool.run(&mut events).await;
+        let mut keys = keys(folder.path());
+        assert_eq!((stats.written as usize, stats.in_hand), (keys.len(), 0));
+        let mut expected = expected;
+        keys.sort();
+        expected.sort();
+        assert_eq!(keys, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_queue_has_the_order_of_the_events() {
+    let folder = scratch();
+    let cache = Cache::builder().sweep(Sweep::manual()).build();
+    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let mut events = cache.events_lossless(10_000);
+    for key in 0..3_000_u64 {
+        cache.set_ex(key, (), SECOND).await;
+        cache.expire_now(&key).await;
+    }
+    cache.shutdown().await;
+    let stats = spool.run(&mut events).await;
+    assert_eq!((stats.written, stats.in_hand, stats.stalled), (3_000, 0, None));
+    assert_eq!(keys(folder.path()), (0..3_000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn several_runs_take_turns_and_each_ends_when_its_own_events_are_written() {
+    let folder = scratch();
+    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let caches: Vec<Cache<u64, u64>> = (0..3).map(|_| Cache::new()).collect();
+    let runs: Vec<_> =
+        caches.iter().map(|cache| tokio::spawn(spool.run(cache.events_lossless(100)))).collect();
+    for key in 0..3_000 {
+        caches[key as usize % 3].set_ex(key, 0, Duration::ZERO).await;
+    }
+    for (cache, run) in caches.iter().zip(runs) {
+        cache.shutdown().await;
+        timeout(PATIENCE, run).await.expect("a run does not wait for another's stream").unwrap();
+    }
+    let mut keys = keys(folder.path());
+    keys.sort();
+    assert_eq!(keys, (0..3_000).collect::<Vec<_>>());
+}
+
+/// Serde can't make JSON of some.
+#[derive(Clone)]
+enum Odd {
+    Fails,
+    Panics,
+    Fine,
+}
+
+impl Serialize for Odd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fails => Err(S::Error::custom("it fails on purpose")),
+            Self::Panics => panic!("it panics on purpose"),
+            Self::Fine => serializer.serialize_str("fine"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
+    let folder = scratch();
+    let cache = Cache::new();
+    let mut events = cache.events_lossless(10);
+    for (key, value) in [Odd::Fails, Odd::Fine, Odd::Panics, Odd::Fine].into_iter().enumerate() {
+        cache.set_ex(key, value, SECOND).await;
+        cache.expire_now(&key).await;
+    }
+    cache.shutdown().await;
+    let (log, _guard) = Log::start(Level::INFO);
+    let stats = Spool::new(QueueSimple::open(folder.path()).await.unwrap()).run(&mut events).await;
+    assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 2, 0));
+    assert_eq!(keys(folder.path()), [1, 3]);
+    let told = log.lines("passed over");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("it fails on purpose") && told[1].contains("panicked"), "{told:?}");
+}
+
+/// A million expirations through a spool whose future is dropped at random moments, and now and then its
+/// whole runtime with it, as a crash would. A program of no library takes the elements meanwhile.
+#[test]
+fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
+    const EVENTS: u64 = 1_000_000;
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let folder = scratch();
+    let done = Arc::new(AtomicBool::new(false));
+    let consumer = thread::spawn({
+        let (path, done) = (folder.path().to_owned(), done.clone());
+        move || consume(&path, EVENTS, &done)
+    });
+
+    let runtime = runtime();
+    let (cache, mut events) = runtime.block_on(async {
+        let sweep = Sweep::default().every(Duration::from_millis(5)).sample(1.0).budget(1.0);
+        let cache: Cache<u64, ()> = Cache::builder().sweep(sweep).build();
+        let events = cache.events_lossless(4_096);
+        (cache, events)
+    });
+    runtime.spawn(async move {
+        for key in 0..EVENTS {
+            cache.set_ex(key, (), Duration::from_millis(key % 20)).await;
+        }
+        // The sweeper brings them as the spool takes them, and not all at once at the end.
+        while !cache.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        cache.shutdown().await;
+    });
+    let start = Instant::now();
+    let queue = runtime.block_on(QueueSimple::open(folder.path())).unwrap();
+    let spool = Spool::new(queue);
+    let (mut drops, mut crashes) = (0, 0);
+    let stats = loop {
+        let until = Duration::from_micros(random.random_range(0..150_000));
+        if random.random_range(0..10) == 0 {
+            crashes += 1;
+            crash(&spool, &mut events, until);
+            continue;
+        }
+        match runtime.block_on(async { timeout(until, spool.run(&mut events)).await }) {
+            Ok(stats) => break stats,
+            Err(_) => drops += 1,
+        }
+        assert!(start.elapsed() < 4 * PATIENCE, "it takes too long: {:?}", spool.stats());
+    };
+    done.store(true, Relaxed);
+    let seen = consumer.join().expect("the consumer has found an error");
+
+    let lost = seen.iter().filter(|&&times| times == 0).count();
+    let doubles: u64 = seen.iter().map(|&times| u64::from(times.saturating_sub(1))).sum();
+    println!(
+        "seed {seed}: {drops} drops, {crashes} crashes, {doubles} doubles, in {:?}",
+        start.elapsed()
+    );
+    assert_eq!(lost, 0, "of {EVENTS} events, seed {seed}");
+    assert!(doubles <= crashes * BATCH, "{doubles} doubles of {crashes} crashes, seed {seed}");
+    assert_eq!((stats.in_hand, stats.unwritable, stats.stalled), (0, 0, None));
+    assert!(stats.written >= EVENTS, "{stats:?}");
+    assert!(drops > 100 && crashes > 10, "too few kills: {drops}, {crashes}");
+}
+
+/// Without the end of a runtime, nothing is doubled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_that_are_dropped_lose_nothing_and_double_nothing() {
+    const EVENTS: u64 = 50_000;
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let folder = scratch();
+    let cache: Cache<u64, ()> = Cache::new();
+    let mut events = cache.events_lossless(4_096);
+    for key in 0..EVENTS {
+        cache.set_ex(key, (), Duration::ZERO).await;
+    }
+    cache.shutdown().await;
+    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let mut drops = 0;
+    let stats = loop {
+        let until = Duration::from_micros(random.random_range(0..3_000));
+        match timeout(until, spool.run(&mut events)).await {
+            Ok(stats) => break stats,
+            Err(_) => drops += 1,
+        }
+        assert!(spool.stats().in_hand as u64 <= BATCH);
+    };
+    println!("seed {seed}: {drops} drops");
+    assert!(drops > 50, "only {drops} drops");
+    assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
+    let mut keys = keys(folder.path());
+    keys.sort();
+    assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "seed {seed}");
+}
+
+/// Runs the spool on a runtime of its own, which ends in mid-work.
+fn crash(spool: &Spool, events: &mut LosslessEvents<u64, ()>, until: Duration) {
+    let runtime = runtime();
+    let _ = runtime.block_on(async { timeout(until, spool.run(events)).await });
+    runtime.shutdown_background();
+}
+
+/// Takes elements until there are no more; how often each key came.
+fn consume(queue: &Path, keys: u64, done: &AtomicBool) -> Vec<u8> {
+    let mut seen = vec![0_u8; keys as usize];
+    loop {
+        let last = done.load(Relaxed);
+        for path in elements(queue) {
+            let body: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            seen[body["key"].as_u64().unwrap() as usize] += 1;
+            fs::remove_file(path).unwrap();
+        }
+        if last {
+            return seen;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
+    const EVENTS: u64 = 10_000;
+    const CAPACITY: usize = 100;
+    let folder = scratch();
+    let (queue, away) = (folder.path().join("queue"), folder.path().join("away"));
+    let sweep = Sweep::default().every(Duration::from_millis(1)).sample(1.0);
+    let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
+    let spool = Spool::new(QueueSimple::open(&queue).await.unwrap());
+    fs::rename(&queue, &away).unwrap();
+    fs::write(&queue, "in the way").unwrap();
+    let (log, _guard) = Log::start(Level::INFO);
+    let mut run = pin!(spool.run(cache.events_lossless(CAPACITY)));
+    assert!(run.as_mut().now_or_never().is_none());
+
+    for key in 0..EVENTS {
+        cache.set_ex(key, key, Duration::ZERO).await;
+    }
+    // It tries, and again, and holds what it has.
+    let until = |wanted: fn(fleeting::SpoolStats) -> bool| {
+        let spool = spool.clone();
+        async move {
+            while !wanted(spool.stats()) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+    };
+    let stalled = until(|stats| stats.failures >= 3);
+    tokio::select! {
+        stats = run.as_mut() => panic!("the run ended with {stats:?}"),
+        stalled = timeout(PATIENCE, stalled) => stalled.expect("it tries and tells of it"),
+    }
+    let stats = spool.stats();
+    assert_eq!(stats.written, 0);
+    assert!((1..=BATCH as usize).contains(&stats.in_hand), "{stats:?}");
+    assert!(stats.stalled.unwrap() > Duration::ZERO);
+    // The sweeper waits: what is dead stays in memory, unread.
+    let held = EVENTS as usize - CAPACITY - stats.in_hand;
+    assert!(cache.stats().resident >= held, "{:?} of {EVENTS} are left", cache.stats());
+    assert_eq!(cache.get(&0).await, None);
+    // Readers and writers don't, even in a runtime that does nothing else.
+    for key in EVENTS..2 * EVENTS {
+        cache.set_ex(key, key, PATIENCE).now_or_never();
+        assert_eq!(cache.get(&key).now_or_never().flatten(), Some(key));
+        if key % 32 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fs::remove_file(&queue).unwrap();
+    fs::rename(&away, &queue).unwrap();
+    let end = async {
+        until(|stats| stats.stalled.is_none()).await;
+        while cache.len() > EVENTS as usize {
+            sleep(Duration::from_millis(5)).await;
+        }
+        cache.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let stats = tokio::select! {
+        stats = timeout(PATIENCE, run) => stats.expect("the run ends with the stream"),
+        () = end => unreachable!("it is never over"),
+    };
+    assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
+    let mut keys = keys(&queue);
+    keys.sort();
+    assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "each once");
+    // Once a change, whatever the number of tries.
+    let told = (log.lines("can't write"), log.lines("writes again"));
+    assert_eq!((told.0.len(), told.1.len()), (1, 1), "{told:?}");
+    assert!(told.0[0].contains("queue=") && told.0[0].contains("error="), "{told:?}");
+}
+
+/// The pauses between tries grow, and are bounded.
+#[tokio::test(start_paused = true)]
+async fn it_tries_again_after_pauses_that_grow_to_five_seconds() {
+    let folder = scratch();
+    let path = folder.path().join("queue");
+    let cache = Cache::new();
+    let spool = Spool::new(QueueSimple::open(&path).await.unwrap());
+    fs::remove_dir(&path).unwrap();
+    fs::write(&path, "in the way").unwrap();
+    let run = tokio::spawn(spool.run(cache.events_lossless(10)));
+    cache.set_ex(1, 1, Duration::ZERO).await;
+    cache.shutdown().await;
+    let start = tokio::time::Instant::now();
+    let mut tries = Vec::new();
+    while tries.len() < 12 {
+        sleep(Duration::from_millis(10)).await;
+        if spool.stats().failures > tries.len() as u64 {
+            tries.push(start.elapsed());
+        }
+    }
+    let pauses: Vec<_> = tries.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
+    for (pause, expected) in pauses.iter().zip([50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000])
+    {
+        assert!(pause.abs_diff(expected) <= 20, "{pauses:?}");
+    }
+    fs::remove_file(&path).unwrap();
+    assert_eq!(timeout(10 * SECOND, run).await.unwrap().unwrap().written, 1);
+}
+
+#[tokio::test]
+async fn a_stream_of_ones_own_will_do() {
+    let folder = scratch();
+    let cache = Cache::new();
+    let mut events = cache.events_lossless(10);
+    cache.set_ex(1_u64, 1, SECOND).await;
+    cache.expire_now(&1).await;
+    let event = events.recv().await.unwrap();
+    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    assert_eq!(spool.run(stream::iter([event.clone(), event])).await.written, 2);
+    assert_eq!(keys(folder.path()), [1, 1]);
+}
+
+/// On a file system of 1 MiB that is full, and from which a program of no library takes elements.
+#[test]
+fn a_full_disk_loses_nothing() {
+    on_a_small_disk("a_full_disk_loses_nothing", "size=1m", fill);
+}
+
+/// Each element needs a directory more when it is added, so it is also between those of a batch that there is no
+/// room.
+#[test]
+fn a_disk_that_is_full_in_the_middle_of_a_batch_doubles_nothing() {
+    let test = "a_disk_that_is_full_in_the_middle_of_a_batch_doubles_nothing";
+    on_a_small_disk(test, "nr_inodes=300", crowd);
+}
+
+/// Runs this test once more, in a mount namespace of its own.
+fn on_a_small_disk(test: &str, options: &str, work: fn(&Path)) {
+    if let Some(disk) = std::env::var_os("FLEETING_SMALL_DISK") {
+        return work(Path::new(&disk));
+    }
+    let folder = scratch();
+    let own = ["--user", "--map-root-user", "--mount"];
+    let mounts = "mount -t tmpfs tmpfs \"$1\"";
+    let mut can_mount = Command::new("unshare");
+    can_mount.args(own).args(["sh", "-c", mounts, "sh"]).arg(folder.path());
+    let can_mount = can_mount.output().expect("unshare of util-linux runs");
+    if !can_mount.status.success() {
+        // A sandbox: what a queue refuses is then only shown by a file in its place, in the test above.
+        println!("no mounts here: {}", String::from_utf8_lossy(&can_mount.stderr));
+        return;
+    }
+    let test = test_name(module_path!(), test);
+    let script = format!(
+        "mount -t tmpfs -o {options} tmpfs \"$1\" && exec \"$2\" --exact {test} --nocapture --test-threads 1"
+    );
+    let output = Command::new("unshare")
+        .args(own)
+        .args(["sh", "-c", &script, "sh"])
+        .arg(folder.path())
+        .arg(std::env::current_exe().expect("the path of this test is unknown"))
+        .env("FLEETING_SMALL_DISK", folder.path())
+        .output()
+        .expect("unshare of util-linux can't be run");
+    let (said, complaint) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && said.contains("the disk was full"),
+        "in a mount namespace of its own, which the kernel must allow (user.max_user_namespaces):\n\
+         {said}\n{complaint}"
+    );
+}
+
+/// What a cache of `events` entries has sent, all of them expired.
+async fn expired(events: u64) -> LosslessEvents<u64, String> {
+    let cache: Cache<u64, String> = Cache::new();
+    let expired = cache.events_lossless(10_000);
+    for key in 0..events {
+        cache.set_ex(key, "x".repeat(200), Duration::ZERO).await;
+    }
+    cache.shutdown().await;
+    expired
+}
+
+fn crowd(disk: &Path) {
+    const EVENTS: u64 = 1_000;
+    runtime().block_on(async {
+        let builder = Queue::builder(disk.join("queue")).schema(Spool::schema());
+        let queue = builder.max_elements(1).open().await.unwrap();
+        let spool = Spool::new(queue.clone());
+        let mut events = expired(EVENTS).await;
+        let run = tokio::spawn({
+            let spool = spool.clone();
+            async move { spool.run(&mut events).await }
+        });
+        let mut seen = vec![0_u8; EVENTS as usize];
+        while !run.is_finished() || queue.count().await.unwrap() > 0 {
+            let stats = spool.stats();
+            if stats.stalled.is_some() || run.is_finished() {
+                let mut names = queue.names();
+                for _ in 0..20 {
+                    let Some(name) = names.next().await else { break };
+                    // By hand, as not even a lock has room.
+                    let element = queue.path().join(name.unwrap().to_string());
+                    let key = fs::read_to_string(element.join("key")).unwrap();
+                    seen[key.parse::<usize>().unwrap()] += 1;
+                    fs::remove_dir_all(element).unwrap();
+                }
+            }
+            let _ = queue.purge(Purge::default()).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+        let stats = run.await.unwrap();
+        assert!(stats.failures > 0, "the disk was never full: {stats:?}");
+        assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
+        let doubled = seen.iter().filter(|&&times| times > 1).count();
+        let lost = seen.iter().filter(|&&times| times == 0).count();
+        assert_eq!((lost, doubled), (0, 0));
+        println!("the disk was full, {} times", stats.failures);
+    });
+}
+
+fn fill(queue: &Path) {
+    const EVENTS: u64 = 2_000;
+    runtime().block_on(async {
+        let mut events = expired(EVENTS).await;
+        let spool = Spool::new(QueueSimple::open(queue).await.unwrap());
+        let run = tokio::spawn({
+            let spool = spool.clone();
+            async move { spool.run(&mut events).await }
+        });
+        let mut seen = vec![0_u8; EVENTS as usize];
+        let (mut stalls, mut most) = (0, 0);
+        while !run.is_finished() {
+            let stats = spool.stats();
+            if stats.stalled.is_some() || stats.written == EVENTS {
+                stalls += u32::from(stats.stalled.is_some());
+                most = most.max(elements(queue).len());
+                // Room for less than a batch.
+                for path in elements(queue).into_iter().take(100) {
+                    let body: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+                    seen[body["key"].as_u64().unwrap() as usize] += 1;
+                    fs::remove_file(path).unwrap();
+                }
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        let stats = run.await.unwrap();
+        keys(queue).iter().for_each(|&key| seen[key as usize] += 1);
+        println!("{} failures, {stalls} looks at a stall, {most} elements at most", stats.failures);
+        assert!(stats.failures > 0 && stalls > 0, "the disk was never full: {stats:?}");
+        assert!(most > 100 && (most as u64) < EVENTS / 2, "{most} elements fill the disk");
+        assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
+        assert!(seen.iter().all(|&times| times == 1), "each once");
+        let files =
+            fs::read_dir(queue).unwrap().flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
+        let junk = files.filter(|file| file.as_ref().unwrap().path().extension().is_some()).count();
+        assert_eq!(junk, 0, "what was half written is gone");
+        println!("the disk was full");
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime can't be made")
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("FLEETING_SEED").ok();
+    let seed = seed.map_or(7, |seed| seed.parse().expect("FLEETING_SEED is a number"));
+    println!("seed {seed}");
+    seed
+}

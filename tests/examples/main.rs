@@ -1,0 +1,22 @@
+//! The examples, as processes.
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/dirq.rs"]
+mod directory;
+#[path = "../common/example.rs"]
+mod example;
+#[path = "../common/http.rs"]
+mod http;
+#[path = "../common/redis.rs"]
+mod servers;
+
+mod dirq;
+mod limit;
+mod login_timeout;
+mod replay;
+#[cfg(target_os = "linux")]
+mod server_stats;
+mod service;
+mod service_on_redis;
+mod service_spool;

@@ -1,0 +1,108 @@
+//! What a cache keeps: memory comes back after a mass expiry, and nothing leaks.
+
+use std::{sync::Arc, time::Duration};
+
+use fleeting::{Cache, Sweep};
+use tokio::time::sleep;
+
+use super::{MEMORY, alone, take_turns};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn what_stays_in_memory() {
+    take_turns();
+    alone(memory_comes_back_after_mass_expiry());
+    alone(what_was_asked_for_at_first_is_never_given_back());
+    alone(a_subscriber_that_stops_reading_costs_what_the_stats_show());
+    alone(nothing_is_left_of_a_cache_that_is_gone());
+}
+
+async fn memory_comes_back_after_mass_expiry() {
+    let cache: Cache<u64, [u64; 4]> = Cache::builder().shards(4).build();
+    sleep(SECOND).await;
+    let empty = MEMORY.allocated();
+    for key in 0..50_000 {
+        cache.set_ex(key, [key; 4], SECOND).await;
+    }
+    let full = MEMORY.allocated().saturating_sub(empty);
+    for key in 0..500 {
+        cache.set(1_000_000 + key, [key; 4]).await;
+    }
+    sleep(5 * SECOND).await;
+    assert_eq!(cache.len(), 500);
+    let sparse = MEMORY.allocated().saturating_sub(empty);
+    assert!(sparse < full / 20, "{sparse} bytes are left of {full} for 1 % of the entries");
+    for key in 0..500 {
+        assert_eq!(cache.get(&(1_000_000 + key)).await, Some([key; 4]), "lost in shrinking");
+        cache.expire(&(1_000_000 + key), SECOND).await;
+    }
+    sleep(5 * SECOND).await;
+    let nothing = MEMORY.allocated().saturating_sub(empty);
+    assert!(nothing < 16_384, "{nothing} bytes are left of {full} for nothing");
+}
+
+async fn what_was_asked_for_at_first_is_never_given_back() {
+    let cache: Cache<u64, u64> = Cache::builder().initial_capacity(100_000).build();
+    let reserved = MEMORY.allocated();
+    for round in 0..3 {
+        for key in 0..100_000 {
+            cache.set_ex(key, key, SECOND).await;
+        }
+        if round == 1 {
+            cache.clear().await;
+        }
+        sleep(10 * SECOND).await;
+        assert_eq!(cache.len(), 0);
+        let now = MEMORY.allocated();
+        let (low, high) = (reserved - reserved / 20, reserved + reserved / 20);
+        assert!((low..high).contains(&now), "{now} bytes after {reserved}");
+    }
+}
+
+/// A lossless subscriber that stops reading: what is in memory is what is dead or in the overflow.
+async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
+    let value: Arc<[u8]> = vec![0; 100].into();
+    let cache: Cache<u64, Arc<[u8]>> = Cache::builder().sweep(Sweep::default()).build();
+    let mut events = cache.events_lossless(10);
+    for round in 0..20 {
+        for key in 0..1_000 {
+            cache.set_ex(key, value.clone(), SECOND).await;
+        }
+        sleep(2 * SECOND).await;
+        let (resident, overflow) = (cache.len(), cache.stats().overflow);
+        // Writes on dead keys go to the overflow, what was dead stays.
+        assert_eq!(resident + overflow + 10, 1_000 * (round + 1));
+        assert_eq!(Arc::strong_count(&value), 1 + resident + overflow + 10);
+    }
+    for _ in 0..20_000 {
+        events.recv().await.expect("every event comes");
+    }
+    assert_eq!((cache.len(), cache.stats().overflow), (0, 0));
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+async fn nothing_is_left_of_a_cache_that_is_gone() {
+    let round = async || {
+        let cache: Cache<u64, Vec<u8>> = Cache::new();
+        let mut events = cache.events();
+        let lossless = cache.events_lossless(10);
+        let task = cache.on_expired(async |_| ());
+        for key in 0..10_000 {
+            cache.set_ex(key, vec![0; 10], SECOND).await;
+        }
+        sleep(3 * SECOND / 2).await;
+        drop((cache, lossless));
+        while events.recv().await.is_some() {}
+        drop(events);
+        task.await.expect("it ends with the cache");
+        tokio::task::yield_now().await;
+    };
+    round().await;
+    let before = MEMORY.allocated();
+    for _ in 0..5 {
+        round().await;
+    }
+    let after = MEMORY.allocated();
+    assert!(after < before + 4_096, "{} bytes leaked", after.saturating_sub(before));
+}

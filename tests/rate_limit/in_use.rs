@@ -1,0 +1,284 @@
+//! What a key of a rate limiter has in use: peeks, resets, refunds, and plans.
+
+use std::time::Duration;
+
+use fleeting::{Limit, LimiterStats, RateLimiter, Standing, Window};
+use tokio::time::{advance, sleep};
+
+use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
+
+// Peeks, resets, refunds.
+
+#[tokio::test(start_paused = true)]
+async fn a_peek_tells_what_is_left_and_charges_nothing() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(4).named("steady"));
+        for _ in 0..10 {
+            let state = limiter.peek("ada").await;
+            assert_eq!((state.remaining(), state.retry_after()), (4, Duration::ZERO));
+            let standing = &state.standings()[0];
+            assert_eq!(standing.limit(), &Limit::per_minute(4).named("steady"));
+            assert_eq!((standing.remaining(), standing.more_after()), (4, None));
+        }
+        assert_eq!(limiter.stats(), LimiterStats::default(), "it makes no key known");
+        take(&limiter, "ada", 3).await;
+        let state = limiter.peek("ada").await;
+        assert_eq!((state.remaining(), state.retry_after()), (1, Duration::ZERO));
+        take(&limiter, "ada", 1).await;
+        let state = limiter.peek("ada").await;
+        let limited = limiter.check("ada").await.unwrap_err();
+        assert_eq!(state.remaining(), 0);
+        assert_eq!(state.retry_after(), limited.retry_after());
+        assert_eq!(state.standings()[0].more_after(), Some(limited.retry_after()));
+        advance(limited.retry_after()).await;
+        assert_eq!(state.retry_after(), Duration::ZERO, "it counts down");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peek_tells_of_each_limit_in_their_order() {
+    let limiter: RateLimiter<u32> = RateLimiter::builder()
+        .limit(Limit::per_hour(10).named("hourly"))
+        .limit(Limit::per_second(2).named("burst"))
+        .build();
+    limiter.check_n(&1, 2).await.unwrap();
+    let state = limiter.peek(&1).await;
+    let told = |standing: &Standing| {
+        (standing.limit().name().unwrap().to_owned(), standing.remaining(), standing.more_after())
+    };
+    let told: Vec<_> = state.standings().iter().map(told).collect();
+    let hourly = ("hourly".to_owned(), 8, Some(60 * MINUTE));
+    assert_eq!(told, [hourly, ("burst".to_owned(), 0, Some(SECOND))]);
+    assert_eq!((state.remaining(), state.retry_after()), (0, SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_comes_when_a_peek_says_so() {
+    let limiter = limiter(Limit::per_minute(3));
+    take(&limiter, "ada", 1).await;
+    advance(10 * SECOND).await;
+    take(&limiter, "ada", 2).await;
+    for (remaining, after) in [(0, 50), (1, 10)] {
+        let state = limiter.peek("ada").await;
+        let more_after = state.standings()[0].more_after();
+        assert_eq!((state.remaining(), more_after), (remaining, Some(after * SECOND)));
+        advance(after * SECOND).await;
+    }
+    let state = limiter.peek("ada").await;
+    assert_eq!((state.remaining(), state.standings()[0].more_after()), (3, None));
+}
+
+/// A plan of a smaller quota may find more in use than it has: what leaves first makes no room yet.
+#[tokio::test(start_paused = true)]
+async fn more_comes_when_a_peek_by_a_smaller_plan_says_so() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::new(4, 40 * SECOND));
+        for _ in 0..4 {
+            take(&limiter, "ada", 1).await;
+            advance(SECOND).await;
+        }
+        let smaller = [Limit::new(2, 40 * SECOND)];
+        let remaining = async || limiter.peek_with("ada", &smaller).await.remaining();
+        let state = limiter.peek_with("ada", &smaller).await;
+        assert_eq!(state.remaining(), 0);
+        let after = state.standings()[0].more_after().expect("something is in use");
+        assert_eq!(after, state.retry_after(), "{window:?}");
+        advance(after - NANOSECOND).await;
+        assert_eq!(remaining().await, 0, "{window:?}");
+        advance(NANOSECOND).await;
+        assert!(remaining().await > 0, "no more after {after:?}: {window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_forgets_and_tells_whether_anything_was_known() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_second(2));
+        assert!(!limiter.reset("ada").await, "nothing was known");
+        take(&limiter, "ada", 2).await;
+        take(&limiter, "bob", 1).await;
+        assert!(limiter.reset("ada").await);
+        assert!(!limiter.reset("ada").await, "it was forgotten");
+        assert_eq!(limiter.stats().keys, 1);
+        take(&limiter, "ada", 2).await;
+        assert_eq!(limiter.peek("bob").await.remaining(), 1, "the others stay");
+        advance(5 * SECOND).await;
+        assert!(!limiter.reset("ada").await, "nothing is in use any more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_takes_back_exactly_what_was_charged() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(10));
+        let permit = limiter.check_n("ada", 3).await.unwrap();
+        let other = limiter.check_n("ada", 5).await.unwrap();
+        let bobs = limiter.check_n("bob", 10).await.unwrap();
+        permit.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 5, "{window:?}");
+        other.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 10, "{window:?}");
+        assert_eq!(limiter.peek("bob").await.remaining(), 0, "that of another key stays");
+        bobs.refund().await;
+        assert_eq!(limiter.peek("bob").await.remaining(), 10);
+        assert_eq!(limiter.stats().refunded, 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_takes_back_of_all_limits() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .window(window)
+            .limit(Limit::per_second(2))
+            .limit(Limit::per_minute(3))
+            .build();
+        let permit = limiter.check_n(&1, 2).await.unwrap();
+        permit.refund().await;
+        let state = limiter.peek(&1).await;
+        assert_eq!([state.standings()[0].remaining(), state.standings()[1].remaining()], [2, 3]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_takes_back_nothing_that_has_left() {
+    for window in [Window::Log, Window::Buckets(10)] {
+        let limiter = limiter_of(window, Limit::per_second(4));
+        let permit = limiter.check_n("ada", 4).await.unwrap();
+        // The key has left, too.
+        sleep(5 * SECOND).await;
+        take(&limiter, "ada", 3).await;
+        permit.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 1, "{window:?}");
+
+        let early = limiter.check("ada").await.unwrap();
+        advance(800 * MILLISECOND).await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 0);
+        advance(700 * MILLISECOND).await;
+        // It has left, and the key has not.
+        take(&limiter, "ada", 4).await;
+        early.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 0, "{window:?}");
+    }
+}
+
+/// Of a bucket that leaks, so much as has not leaked.
+#[tokio::test(start_paused = true)]
+async fn a_refund_of_gcra_takes_back_nothing_that_has_leaked() {
+    let limiter = limiter_of(Window::Gcra, Limit::new(2, 20 * SECOND));
+    let full_in = async || limiter.peek("ada").await.standings()[0].more_after();
+    let permit = limiter.check("ada").await.unwrap();
+    advance(4 * SECOND).await;
+    permit.refund().await;
+    assert_eq!(full_in().await, None, "6 s were left of it");
+    let permit = limiter.check("ada").await.unwrap();
+    advance(11 * SECOND).await;
+    take(&limiter, "ada", 1).await;
+    permit.refund().await;
+    assert_eq!(full_in().await, Some(10 * SECOND), "nothing was left of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_takes_back_nothing_that_was_reset() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(4));
+        let permit = limiter.check_n("ada", 3).await.unwrap();
+        limiter.reset("ada").await;
+        take(&limiter, "ada", 4).await;
+        permit.refund().await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 0, "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_after_its_limiter_is_gone_does_nothing() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(4));
+        let (permit, other) =
+            (limiter.check("ada").await.unwrap(), self::limiter(Limit::per_hour(9)));
+        take(&other, "ada", 9).await;
+        drop(limiter);
+        permit.refund().await;
+        assert_eq!(other.peek("ada").await.remaining(), 0, "another limiter is not its own");
+    }
+}
+
+// Plans.
+
+#[tokio::test(start_paused = true)]
+async fn limits_may_be_given_with_each_check() {
+    for window in [Window::Log, Window::Buckets(10)] {
+        let limiter = limiter_of(window, Limit::per_minute(1));
+        let paid = [Limit::per_minute(100)];
+        take(&limiter, "ada", 1).await;
+        assert!(limiter.check("ada").await.is_err());
+        assert_eq!(limiter.check_with("ada", &paid).await.unwrap().remaining(), 98, "{window:?}");
+        assert_eq!(limiter.check_n_with("ada", 8, &paid).await.unwrap().remaining(), 90);
+        assert_eq!(limiter.peek_with("ada", &paid).await.remaining(), 90);
+        assert_eq!(limiter.peek("ada").await.remaining(), 0, "more than its own limit is in use");
+        assert!(limiter.check("ada").await.is_err());
+        let limited = limiter.check_n_with("ada", 101, &paid).await.unwrap_err();
+        assert_eq!((limited.limit(), limited.ready_at()), (&paid[0], None));
+    }
+}
+
+/// What is in use of a bucket that leaks is a time, not a number of units.
+#[tokio::test(start_paused = true)]
+async fn a_full_bucket_of_gcra_is_full_by_another_plan_too() {
+    let limiter = limiter_of(Window::Gcra, Limit::per_minute(1));
+    let paid = [Limit::per_minute(100)];
+    take(&limiter, "ada", 1).await;
+    let limited = limiter.check_with("ada", &paid).await.unwrap_err();
+    assert_eq!(limited.retry_after(), 600 * MILLISECOND);
+    advance(30 * SECOND).await;
+    assert_eq!(limiter.check_n_with("ada", 8, &paid).await.unwrap().remaining(), 42);
+    assert_eq!(limiter.check("ada").await.unwrap_err().retry_after(), 34_800 * MILLISECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_limits_everything_passes_and_nothing_is_charged() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(2));
+        take(&limiter, "ada", 1).await;
+        for _ in 0..10 {
+            assert!(limiter.check_n_with("ada", 1_000, &[]).await.is_ok());
+        }
+        let state = limiter.peek_with("ada", &[]).await;
+        assert_eq!((state.remaining(), state.standings().len()), (u32::MAX, 0));
+        assert_eq!(state.retry_after(), Duration::ZERO);
+        assert_eq!(limiter.peek("ada").await.remaining(), 1);
+    }
+}
+
+/// What one of fewer limits does not ask for stays.
+#[tokio::test(start_paused = true)]
+async fn limits_are_told_apart_by_their_order() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(5));
+        let two = [Limit::per_minute(5), Limit::per_hour(1)];
+        assert!(limiter.check_with("ada", &two).await.is_ok());
+        assert!(limiter.check_with("ada", &two).await.is_err());
+        take(&limiter, "ada", 4).await;
+        assert!(limiter.check("ada").await.is_err());
+        sleep(2 * MINUTE).await;
+        assert!(limiter.check("ada").await.is_ok());
+        let limited = limiter.check_with("ada", &two).await.unwrap_err();
+        assert_eq!(limited.limit(), &two[1], "{window:?}");
+    }
+}
+
+/// A page that shows what another plan would give must not give it.
+#[tokio::test(start_paused = true)]
+async fn a_peek_by_another_plan_changes_nothing() {
+    for window in WINDOWS {
+        for other in [Limit::per_second(1), Limit::per_second(1_000), Limit::per_hour(10_000)] {
+            let limiter = limiter_of(window, Limit::per_minute(10));
+            take(&limiter, "ada", 10).await;
+            advance(30 * SECOND).await;
+            let before = limiter.check_n("ada", 10).await.unwrap_err().ready_at();
+            limiter.peek_with("ada", std::slice::from_ref(&other)).await;
+            let after = limiter.check_n("ada", 10).await.map(drop).map_err(|l| l.ready_at());
+            assert_eq!(after, Err(before), "a peek by {other}: {window:?}");
+        }
+    }
+}

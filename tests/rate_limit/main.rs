@@ -1,0 +1,15 @@
+//! The rate limiter in memory, through its public API.
+
+#[path = "../common/log.rs"]
+mod log;
+#[path = "../common/sequences.rs"]
+mod sequences;
+
+mod access_log;
+mod checks;
+mod in_use;
+mod keys;
+mod limits;
+mod model;
+mod stress;
+mod waiting;

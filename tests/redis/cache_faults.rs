@@ -1,0 +1,390 @@
+//! The cache on Redis where something is wrong: servers that stop, are killed or cut off, and what other
+//! programs put under our keys.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use fleeting::{
+    Ttl, When,
+    redis::{Cache, Client, Error, Format},
+};
+use futures::StreamExt;
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Proxy, Server},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+async fn plain(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
+    Cache::new(&Client::connect(url).await.unwrap(), "c").unwrap()
+}
+
+async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
+    let client = Client::connect(url).await.unwrap();
+    let builder = Cache::builder(&client, "c").events(HOUR).lease(Duration::from_secs(2));
+    builder.poll_every(ms(20)).build().unwrap()
+}
+
+/// Asserts that the verbs that give `Err` say the same.
+macro_rules! all_fail {
+    ($cache:ident, $error:pat) => {
+        all_fail!(@ $cache, $error =>
+            get("ada"), get_ex("ada", HOUR), set_nx("ada".into(), 1, None), remove("ada"),
+            ttl("ada"), contains_key("ada"), expire("ada", HOUR), set("ada".into(), 1),
+            expire_if("ada", HOUR, When::Later), extend("ada", HOUR), persist("ada"),
+            set_ex("ada".into(), 1, HOUR), set_keep_ttl("ada".into(), 1), expire_now("ada"),
+            update("ada", |n| *n += 1), len(), clear())
+    };
+    (@ $cache:ident, $error:pat => $($verb:ident($($argument:expr),*)),*) => {$(
+        let begin = Instant::now();
+        let answer = $cache.$verb($($argument),*).await;
+        assert!(matches!(answer, Err($error)), "{}: {answer:?}", stringify!($verb));
+        assert!(begin.elapsed() < Duration::from_secs(3), "{}: {:?}", stringify!($verb), begin.elapsed());
+    )*};
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_a_typed_error_within_the_timeout() {
+    in_time(async || {
+        let mut server = Server::start();
+        let client = Client::builder(server.url()).timeout(ms(200)).connect().await.unwrap();
+        let plain: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        let told: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
+        plain.set("ada".into(), 1).await.unwrap();
+        told.set("ada".into(), 1).await.unwrap();
+        server.pause();
+        for cache in [&plain, &told] {
+            all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
+        }
+        server.resume();
+        let begin = Instant::now();
+        while plain.get("ada").await.is_err() || told.get("ada").await.is_err() {
+            assert!(begin.elapsed() < PATIENCE);
+        }
+        server.kill();
+        for cache in [&plain, &told] {
+            all_fail!(cache, Error::Unanswered(_) | Error::Connect(_));
+        }
+        assert!(matches!(told.events().await, Err(Error::Unanswered(_) | Error::Connect(_))));
+        let group = told.events_lossless("g").await;
+        assert!(matches!(group, Err(Error::Unanswered(_) | Error::Connect(_))));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_other_programs_put_under_our_keys_is_a_typed_error_and_stays() {
+    let server = Server::start();
+    let cache = plain(server.url()).await;
+    let told = with_events(server.url()).await;
+    cache.set("ada".into(), 1).await.unwrap();
+    let mut plain = server.plain().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let record = &keys[0];
+    let _: () = redis::cmd("DEL").arg(record).query_async(&mut plain).await.unwrap();
+    let _: () = redis::cmd("HSET").arg(record).arg(1).arg(1).query_async(&mut plain).await.unwrap();
+    for cache in [&cache, &told] {
+        let error = cache.get("ada").await.unwrap_err();
+        assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
+        let error = cache.set("ada".into(), 1).await.unwrap_err();
+        assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
+        let error = cache.remove("ada").await.unwrap_err();
+        assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
+        let error = cache.update("ada", |n| *n += 1).await.unwrap_err();
+        assert!(matches!(&error, Error::WrongType { key } if key == record), "{error:?}");
+        assert_eq!(cache.iter().count().await, 0, "passed over");
+    }
+    let kind: String = redis::cmd("TYPE").arg(record).query_async(&mut plain).await.unwrap();
+    assert_eq!(kind, "hash");
+}
+
+#[tokio::test]
+async fn a_value_that_does_not_decode_names_its_record() {
+    let server = Server::start();
+    for cache in [plain(server.url()).await, with_events(server.url()).await] {
+        cache.clear().await.unwrap();
+        cache.set("ada".into(), 1).await.unwrap();
+        let mut plain = server.plain().await;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*:ada").query_async(&mut plain).await.unwrap();
+        let record = &keys[0];
+        let _: () = redis::cmd("SET").arg(record).arg("{").query_async(&mut plain).await.unwrap();
+        let names = |error: &Error| matches!(error, Error::Decode { key, .. } if key == record);
+        let error = cache.get("ada").await.unwrap_err();
+        assert!(names(&error), "{error:?}");
+        let error = cache.update("ada", |n| *n += 1).await.unwrap_err();
+        assert!(names(&error), "{error:?}");
+        let error = cache.iter().next().await.unwrap().unwrap_err();
+        assert!(names(&error), "{error:?}");
+        assert_eq!(cache.keys().next().await.unwrap().unwrap(), "ada");
+        assert!(cache.contains_key("ada").await.unwrap());
+        // It is replaced all the same.
+        let error = cache.set("ada".into(), 2).await.unwrap_err();
+        assert!(names(&error), "{error:?}");
+        assert_eq!(cache.get("ada").await.unwrap(), Some(2));
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_sent_again() {
+    let server = Server::start();
+    let cache = with_events(server.url()).await;
+    let mut events = cache.events_lossless("g").await.unwrap();
+    let mut plain = server.plain().await;
+    for n in 0..20 {
+        let _: () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut plain).await.unwrap();
+        assert_eq!(cache.set_ex("ada".into(), n, HOUR).await.unwrap(), None);
+        assert_eq!(cache.get("ada").await.unwrap(), Some(n));
+        assert_eq!(cache.expire_now("ada").await.unwrap(), Some(n));
+        assert_eq!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap().value, n);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_connection_loses_and_doubles_no_event() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let cache = with_events(server.url()).await;
+        let cut_off = with_events(proxy.url()).await;
+        let mut events = cut_off.events_lossless("g").await.unwrap();
+        let mut all = cut_off.events().await.unwrap();
+        let mut told = BTreeMap::new();
+        let begin = Instant::now();
+        let mut set = 0_u64;
+        // What was on its way when it was cut comes when its lease is over.
+        while told.len() < 300 {
+            assert!(begin.elapsed() < PATIENCE, "{} were told", told.len());
+            if set < 300 {
+                cache.set_ex(set.to_string(), set, ms(40)).await.unwrap();
+                set += 1;
+                if set.is_multiple_of(30) {
+                    proxy.cut();
+                }
+            }
+            while let Ok(event) = timeout(ms(5), events.recv()).await {
+                if let Ok(event) = event.unwrap() {
+                    *told.entry(event.value).or_insert(0) += 1;
+                }
+            }
+        }
+        assert!(told.values().all(|times| *times == 1), "{told:?}");
+        let mut broadcast = BTreeSet::new();
+        while broadcast.len() < 300 {
+            broadcast.insert(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value);
+        }
+        // A change whose answer is lost is not sent again.
+        assert_eq!(cut_off.set("n".into(), 0).await.unwrap(), None);
+        let (mut updates, mut unanswered) = (0, 0);
+        while updates < 200 || unanswered == 0 {
+            assert!(updates < 20_000, "all updates are answered");
+            updates += 1;
+            let update = async {
+                tokio::join!(cut_off.set_ex("n".into(), 1, HOUR), async {
+                    tokio::task::yield_now().await;
+                    proxy.cut();
+                })
+                .0
+            };
+            match update.await {
+                Ok(_) => {}
+                Err(Error::Unanswered(_)) => unanswered += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        println!("{unanswered} of {updates} were not answered");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_go_on_after_the_server_has_lost_its_data() {
+    let server = Server::start();
+    let cache = with_events(server.url()).await;
+    let mut events = cache.events_lossless("g").await.unwrap();
+    let mut all = cache.events().await.unwrap();
+    let mut plain = server.plain().await;
+    for n in 0..20 {
+        let _: () = redis::cmd("FLUSHALL").query_async(&mut plain).await.unwrap();
+        cache.set("ada".into(), n).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+        assert_eq!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap().value, n);
+        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
+    }
+    assert!(timeout(ms(100), all.recv()).await.is_err(), "none comes twice");
+}
+
+#[tokio::test]
+async fn what_came_and_went_while_a_listener_was_cut_off_is_counted_as_missed() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port()).await;
+    let cache = with_events(server.url()).await;
+    let cut_off = with_events(proxy.url()).await;
+    let mut all = cut_off.events().await.unwrap();
+    let expire = async |n| {
+        cache.set("ada".into(), n).await.unwrap();
+        cache.expire_now("ada").await.unwrap();
+    };
+    expire(0).await;
+    assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 0);
+    proxy.close(true);
+    proxy.cut();
+    for n in 1..=5 {
+        expire(n).await;
+    }
+    let mut plain = server.plain().await;
+    let streams: Vec<String> =
+        redis::cmd("KEYS").arg("*.expired").query_async(&mut plain).await.unwrap();
+    assert_eq!(streams.len(), 1);
+    let trim = redis::cmd("XTRIM").arg(&streams[0]).arg(&["MAXLEN", "2"]).to_owned();
+    let _: () = trim.query_async(&mut plain).await.unwrap();
+    proxy.close(false);
+    let missed = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
+    assert_eq!(missed.unwrap_err(), fleeting::Lagged(3));
+    for n in 4..=5 {
+        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, n);
+    }
+    assert_eq!(cut_off.stats().missed, 3);
+}
+
+#[tokio::test]
+async fn a_server_killed_under_load_loses_no_event_and_tells_none_twice() {
+    in_time(async || {
+        let mut server = Server::durable();
+        let cache = with_events(server.url()).await;
+        let lease = Duration::from_secs(2);
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let (writer, done) = (cache.clone(), is_done.clone());
+        // A key at most once, and only those whose set was answered must be told.
+        let writes = tokio::spawn(async move {
+            let mut written = BTreeSet::new();
+            for n in 0.. {
+                if done.load(Relaxed) {
+                    break;
+                }
+                match writer.set_ex(n.to_string(), n, ms(100)).await {
+                    Ok(_) => assert!(written.insert(n)),
+                    Err(_) => sleep(ms(5)).await,
+                }
+            }
+            written
+        });
+        let mut told: BTreeMap<u64, Vec<Instant>> = BTreeMap::new();
+        let mut take = async |events: &mut fleeting::redis::LosslessEvents<String, u64>, time| {
+            let begin = Instant::now();
+            while begin.elapsed() < time {
+                if let Ok(Some(Ok(event))) = timeout(ms(50), events.recv()).await {
+                    told.entry(event.value).or_default().push(Instant::now());
+                }
+            }
+        };
+        for _ in 0..3 {
+            take(&mut events, ms(500)).await;
+            server.kill();
+            take(&mut events, ms(100)).await;
+            server.restart();
+        }
+        take(&mut events, ms(500)).await;
+        is_done.store(true, Relaxed);
+        let written = writes.await.unwrap();
+        // What was on its way at the kill comes when its lease is over.
+        take(&mut events, lease + Duration::from_secs(2)).await;
+        assert!(written.len() > 50, "{}", written.len());
+        let lost: Vec<_> = written.iter().filter(|n| !told.contains_key(n)).collect();
+        assert!(lost.is_empty(), "of {} were lost: {lost:?}", written.len());
+        for (n, times) in &told {
+            // An acknowledgement may be lost with the server. Never twice within a lease.
+            let sooner = times.windows(2).any(|two| two[1] - two[0] < lease * 9 / 10);
+            assert!(!sooner, "{n} came twice within its lease");
+        }
+        println!("{} were written, {} told", written.len(), told.len());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn verbs_entries_and_updates_work_in_a_cluster() {
+    let mut cluster = Cluster::start();
+    let client = Client::connect(cluster.urls()).await.unwrap();
+    let plain: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+    let told: Cache<String, u64> = Cache::builder(&client, "d").events(HOUR).build().unwrap();
+    // Of others, whose names look alike.
+    let alike: Cache<String, u64> = Cache::new(&client, "c:c").unwrap();
+    alike.set("1".into(), 1).await.unwrap();
+    for cache in [&plain, &told] {
+        for n in 0..200 {
+            cache.set_ex(n.to_string(), n, HOUR).await.unwrap();
+        }
+        assert_eq!(cache.update("7", |n| *n += 1).await.unwrap(), Some(()));
+        assert_eq!(cache.get("7").await.unwrap(), Some(8));
+        assert_eq!(cache.remove("7").await.unwrap(), Some(8));
+        assert!(matches!(cache.ttl("8").await.unwrap(), Ttl::Remaining(_)));
+        assert_eq!(cache.len().await.unwrap(), 199);
+        let keys: BTreeSet<_> = cache.keys().map(Result::unwrap).collect().await;
+        assert_eq!(keys.len(), 199);
+        cache.clear().await.unwrap();
+        assert!(cache.is_empty().await.unwrap());
+    }
+    assert_eq!(alike.len().await.unwrap(), 1);
+    for node in cluster.nodes() {
+        node.kill();
+    }
+    assert!(matches!(
+        plain.len().await,
+        Err(Error::Connect(_) | Error::Unanswered(_) | Error::Unavailable(_))
+    ));
+}
+
+#[tokio::test]
+async fn names_and_values_that_can_not_be_written_are_refused() {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    assert!(matches!(Cache::<String, u64>::new(&client, "a{b"), Err(Error::Name(_))));
+    let cache: Cache<String, u64> =
+        Cache::builder(&client, "c").format(Format::Raw).build().unwrap();
+    assert!(matches!(cache.set("ada".into(), 1).await, Err(Error::Encode(_))));
+    let cache: Cache<Vec<(u64, String)>, u64> = Cache::new(&client, "*[?]").unwrap();
+    let key = vec![(1, "a}{:".to_owned())];
+    cache.set(key.clone(), 1).await.unwrap();
+    assert_eq!(cache.get(&key[..]).await.unwrap(), Some(1));
+    assert_eq!(cache.keys().next().await.unwrap().unwrap(), key);
+}
+
+#[tokio::test]
+async fn one_that_is_always_overtaken_gives_up() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::builder(server.url()).timeout(ms(300)).connect().await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        cache.set("n".into(), 0).await.unwrap();
+        let fast = redis::Client::open(server.url()).unwrap();
+        let mut fast = fast.get_connection().unwrap();
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut fast).unwrap();
+        let mut calls = 0;
+        let answer = cache
+            .update("n", |n| {
+                // Another writer, just now.
+                let _: i64 = redis::cmd("INCR").arg(&keys[0]).query(&mut fast).unwrap();
+                calls += 1;
+                *n = 1_000_000;
+            })
+            .await;
+        assert!(matches!(answer, Err(Error::Contended)), "{answer:?}");
+        assert!(calls > 1);
+        assert_eq!(cache.get("n").await.unwrap(), Some(calls));
+    })
+    .await;
+}

@@ -1,0 +1,208 @@
+//! The layer with a limiter on Redis: real servers of axum on real sockets, which share one quota.
+
+use std::{net::SocketAddr, time::Duration};
+
+use axum::{Router, extract::Path, http::StatusCode, routing::get};
+use fleeting::{
+    ClientIp, Limit, RateLimitLayer,
+    redis::{Client, Error, OnError, RateLimiter},
+};
+
+use crate::{
+    http::{Client as Http, Response},
+    servers::Server,
+};
+
+async fn limiter<K>(server: &Server, quota: u32, on_error: OnError) -> RateLimiter<K> {
+    let client = Client::connect(server.url()).await.unwrap();
+    RateLimiter::builder(&client, "layer")
+        .limit(Limit::per_hour(quota).named("hourly"))
+        .on_error(on_error)
+        .timeout(Duration::from_secs(2))
+        .build()
+        .unwrap()
+}
+
+/// Serves on a port of its own; returns the address.
+async fn serve(app: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    url
+}
+
+fn app() -> Router {
+    Router::new()
+        .route("/", get("hello"))
+        .route("/fails", get(async || (StatusCode::IM_A_TEAPOT, "no")))
+}
+
+fn by_token(limiter: RateLimiter<String>) -> RateLimitLayer<String> {
+    RateLimitLayer::new(limiter, |request| {
+        Some(request.headers.get("x-token")?.to_str().ok()?.to_owned())
+    })
+}
+
+async fn ask(http: &Http, url: &str, token: &str) -> Response {
+    http.get(url).header("x-token", token).send().await
+}
+
+#[tokio::test]
+async fn two_servers_share_one_quota_and_tell_of_it() {
+    let server = Server::start();
+    let mut urls = Vec::new();
+    for _ in 0..2 {
+        let limiter = limiter(&server, 10, OnError::Deny).await;
+        urls.push(serve(app().layer(by_token(limiter))).await);
+    }
+    let http = Http::new();
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..30 {
+        let (http, url) = (http.clone(), urls[caller % 2].clone());
+        callers.spawn(async move { ask(&http, &url, "ada").await.status().as_u16() });
+    }
+    let told = callers.join_all().await;
+    assert_eq!(told.iter().filter(|status| **status == 200).count(), 10);
+    assert_eq!(told.iter().filter(|status| **status == 429).count(), 20);
+
+    let other = ask(&http, &urls[0], "grace").await;
+    assert_eq!(other.status(), 200);
+    assert_eq!(other.headers()["ratelimit-policy"], r#""hourly";q=10;w=3600"#);
+    assert_eq!(other.headers()["ratelimit"], r#""hourly";r=9;t=3600"#);
+    for url in &urls {
+        let denied = ask(&http, url, "ada").await;
+        let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((3_500..=3_600).contains(&wait), "{wait}");
+        let field = format!(r#""hourly";r=0;t={wait}"#);
+        assert_eq!(denied.headers()["ratelimit"], field.as_str());
+        let problem: serde_json::Value = denied.json().await;
+        assert_eq!(problem["violated-policies"][0], "hourly");
+    }
+    // Without a token nobody is limited.
+    assert!(http.get(&urls[0]).send().await.headers().get("ratelimit").is_none());
+}
+
+#[tokio::test]
+async fn a_long_key_is_one_in_all_servers() {
+    let server = Server::start();
+    let (http, token) = (Http::new(), "t".repeat(5_000));
+    for expected in [200, 429] {
+        let limiter = limiter(&server, 1, OnError::Deny).await;
+        let url = serve(app().layer(by_token(limiter))).await;
+        assert_eq!(ask(&http, &url, &token).await.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn clients_are_told_apart_by_their_address() {
+    let server = Server::start();
+    let by_ip = RateLimitLayer::by_ip(limiter(&server, 2, OnError::Deny).await, Default::default());
+    let extracted = RateLimitLayer::by::<ClientIp>(limiter(&server, 2, OnError::Deny).await);
+    let urls = [serve(app().layer(by_ip)).await, serve(app().layer(extracted)).await];
+    let http = Http::new();
+    for (url, expected) in [(0, 200), (1, 200), (0, 429), (1, 429)] {
+        assert_eq!(http.get(&urls[url]).send().await.status(), expected);
+    }
+    let keys: Vec<String> =
+        redis::AsyncCommands::keys(&mut server.plain().await, "*").await.unwrap();
+    assert_eq!(keys, ["fleeting:{layer:127.0.0.1}"]);
+}
+
+#[tokio::test]
+async fn what_is_not_charged_comes_back() {
+    let server = Server::start();
+    let only_failures = by_token(limiter(&server, 2, OnError::Deny).await)
+        .charge_when(|status| status == StatusCode::IM_A_TEAPOT);
+    let url = serve(app().layer(only_failures)).await;
+    let (http, fails) = (Http::new(), format!("{url}/fails"));
+    for _ in 0..5 {
+        let passed = ask(&http, &url, "ada").await;
+        assert_eq!(passed.status(), 200);
+        assert_eq!(passed.headers()["ratelimit"], r#""hourly";r=2"#);
+    }
+    for expected in [418, 418, 429] {
+        assert_eq!(ask(&http, &fails, "ada").await.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn plans_costs_and_shadows_work_as_in_memory() {
+    let server = Server::start();
+    let paid: std::sync::Arc<[Limit]> = [Limit::per_hour(5).named("paid")].into();
+    let layer = by_token(limiter(&server, 1, OnError::Deny).await)
+        .limits(move |_, key| (key == "rich").then(|| paid.clone()))
+        .cost(|request| if request.uri.path() == "/fails" { 3 } else { 1 })
+        .skip(|request| request.headers.contains_key("x-skip"));
+    let shadow = layer.clone().shadow();
+    let (url, free) = (serve(app().layer(layer)).await, serve(app().layer(shadow)).await);
+    let http = Http::new();
+    let fails = format!("{url}/fails");
+    assert_eq!(ask(&http, &fails, "rich").await.headers()["ratelimit"], r#""paid";r=2;t=3600"#);
+    assert_eq!(ask(&http, &fails, "rich").await.status(), 429);
+    let never = ask(&http, &fails, "poor").await;
+    assert_eq!(never.status(), 429);
+    assert!(never.headers().get("retry-after").is_none());
+    for expected in [200, 429] {
+        assert_eq!(ask(&http, &url, "poor").await.status(), expected);
+    }
+    assert_eq!(ask(&http, &free, "poor").await.status(), 200);
+    let skipped = http.get(&url).header("x-token", "poor").header("x-skip", "1").send().await;
+    assert_eq!(skipped.status(), 200);
+}
+
+#[tokio::test]
+async fn a_failing_server_is_answered_by_the_policy() {
+    let server = Server::start();
+    let mut urls = Vec::new();
+    for on_error in [OnError::Deny, OnError::Allow, OnError::Local] {
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter =
+            RateLimiter::builder(&client, "layer").limit(Limit::per_hour(1).named("hourly"));
+        let limiter = limiter.on_error(on_error).build().unwrap();
+        urls.push(serve(app().layer(by_token(limiter))).await);
+    }
+    server.pause();
+    let http = Http::new();
+    let denied = ask(&http, &urls[0], "ada").await;
+    assert_eq!(denied.status(), 503);
+    assert_eq!(denied.headers()["retry-after"], "1");
+    assert!(denied.headers().get("ratelimit").is_none());
+    for _ in 0..3 {
+        let passed = ask(&http, &urls[1], "ada").await;
+        assert_eq!(passed.status(), 200);
+        assert!(passed.headers().get("ratelimit").is_none(), "nobody knows");
+    }
+    let passed = ask(&http, &urls[2], "ada").await;
+    assert_eq!(passed.headers()["ratelimit"], r#""hourly";r=0;t=3600"#);
+    assert_eq!(ask(&http, &urls[2], "ada").await.status(), 429);
+    server.resume();
+}
+
+#[tokio::test]
+async fn a_handler_ends_with_a_check() {
+    let server = Server::start();
+    let limiter: RateLimiter<String> = limiter(&server, 1, OnError::Deny).await;
+    let hello = async move |Path(user): Path<String>| -> Result<String, Error> {
+        limiter.check(&user).await?;
+        Ok(format!("hello {user}"))
+    };
+    let url = serve(Router::new().route("/{user}", get(hello))).await;
+    let http = Http::new();
+    let ask = |user: &str| http.get(format!("{url}/{user}")).send();
+    assert_eq!(ask("ada").await.text().await, "hello ada");
+    let denied = ask("ada").await;
+    assert_eq!(denied.status(), 429);
+    assert!(denied.headers().contains_key("retry-after"));
+    let () = redis::AsyncCommands::lpush(&mut server.plain().await, "fleeting:{layer:list}", 1)
+        .await
+        .unwrap();
+    assert_eq!(ask("list").await.status(), 500);
+    server.pause();
+    let away = ask("grace").await;
+    server.resume();
+    assert_eq!(
+        (away.status().as_u16(), &away.headers()["retry-after"]),
+        (503, &"1".parse().unwrap())
+    );
+}

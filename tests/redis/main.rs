@@ -1,0 +1,20 @@
+//! What feature `redis` adds, on real servers; and what it shares with the types in memory, on both.
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/http.rs"]
+mod http;
+#[path = "../common/redis.rs"]
+mod servers;
+
+mod cache_events;
+mod cache_faults;
+mod client;
+mod conformance;
+mod expiring_set;
+mod layer;
+mod layouts;
+mod rate_limiter;
+mod rate_limiter_faults;
+mod timeout_dict;
+mod timeout_dict_faults;

@@ -1,0 +1,349 @@
+//! The rate limiter on Redis while its server is stopped, dead, cut off, or refuses.
+
+use std::{
+    mem::replace,
+    time::{Duration, Instant},
+};
+
+use fleeting::{
+    Limit, Window,
+    redis::{Breaker, Client, Error, OnError, RateLimiter, RateLimiterBuilder},
+};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
+
+use crate::{
+    clock::in_time,
+    servers::{Proxy, Server},
+};
+
+/// What the limiter waits for a server by default.
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// What a call may take while the server is away.
+const BOUND: Duration = Duration::from_millis(60);
+/// How long the breaker leaves the server alone.
+const PAUSE: Duration = Duration::from_millis(500);
+
+fn builder(client: &Client, on_error: OnError) -> RateLimiterBuilder<String> {
+    RateLimiter::builder(client, "faults").limit(Limit::per_hour(5)).on_error(on_error)
+}
+
+/// What a call says, and how long it took.
+async fn timed<T>(call: impl Future<Output = T>) -> (T, Duration) {
+    let begin = Instant::now();
+    let value = call.await;
+    (value, begin.elapsed())
+}
+
+/// How late the machine wakes who sleeps, at worst: that late may any call be.
+struct Noise {
+    worst: watch::Receiver<Duration>,
+    sleeper: JoinHandle<()>,
+}
+
+impl Noise {
+    fn begin() -> Self {
+        const TICK: Duration = Duration::from_millis(1);
+        let (late, worst) = watch::channel(Duration::ZERO);
+        let sleeper = tokio::spawn(async move {
+            loop {
+                let ((), took) = timed(sleep(TICK)).await;
+                late.send_if_modified(|worst| took > *worst && replace(worst, took) < took);
+            }
+        });
+        Self { worst, sleeper }
+    }
+
+    /// All of `times` are within the bound.
+    async fn end(self, times: &[Duration]) {
+        // So that a sleeper who was late is awake.
+        sleep(Duration::from_millis(5)).await;
+        self.sleeper.abort();
+        let noise = *self.worst.borrow();
+        let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
+        assert!(late.is_empty(), "of {} calls took {late:?}, a sleeper {noise:?}", times.len());
+    }
+}
+
+/// A stalled server: calls are decided in time, then at once; and by the server again once it is back.
+async fn stalls(on_error: OnError, stall: impl AsyncFn(&Server), back: impl AsyncFn(&Server)) {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let limiter = builder(&client, on_error).build().unwrap();
+    assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4);
+
+    stall(&server).await;
+    let (begin, noise) = (Instant::now(), Noise::begin());
+    let mut times = Vec::new();
+    for call in 0..40 {
+        let (checked, time) = timed(limiter.check("ada")).await;
+        match (on_error, checked) {
+            (OnError::Allow, Ok(permit)) => assert_eq!(permit.remaining(), u32::MAX),
+            (OnError::Deny, Err(error)) => assert!(error.is_temporary(), "{error:?}"),
+            // The one of this process begins empty.
+            (OnError::Local, Ok(permit)) if call < 5 => assert_eq!(permit.remaining(), 4 - call),
+            (OnError::Local, Err(Error::Limited(limited))) if call >= 5 => {
+                assert!(limited.retry_after() > Duration::from_secs(3_500));
+            }
+            (_, other) => panic!("by {on_error:?} call {call} is {other:?}"),
+        }
+        times.push(time);
+    }
+    noise.end(&times).await;
+    // Three have asked the server, and then at most one a pause: the others did not.
+    let pauses = (begin.elapsed().as_secs_f64() / PAUSE.as_secs_f64()) as u64;
+    let asked = limiter.stats().errors;
+    assert!((3..=3 + pauses).contains(&asked), "{asked} of 40 calls asked: {times:?}");
+    assert_ne!(limiter.stats().breaker, Breaker::Closed);
+    assert_eq!(limiter.stats().by_policy, 40);
+
+    back(&server).await;
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        sleep(PAUSE / 4).await;
+        let _ = limiter.check("grace").await;
+        if limiter.stats().breaker == Breaker::Closed {
+            break;
+        }
+        assert!(Instant::now() < until, "the server is back, and not asked");
+    }
+    let by_policy = limiter.stats().by_policy;
+    assert!(limiter.peek("ada").await.unwrap().remaining() <= 4);
+    let _ = limiter.check("grace").await;
+    assert_eq!(limiter.stats().by_policy, by_policy, "the server decides again");
+}
+
+#[tokio::test]
+async fn a_stopped_server_costs_a_call_60_ms_at_most() {
+    in_time(async || {
+        for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
+            stalls(on_error, async |server| server.pause(), async |server| server.resume()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_whose_clients_are_paused_costs_a_call_60_ms_at_most() {
+    in_time(async || {
+        // It ends by itself.
+        let pause = async |server: &Server| {
+            let mut plain = server.plain().await;
+            let () =
+                redis::cmd("CLIENT").arg("PAUSE").arg(1_500).query_async(&mut plain).await.unwrap();
+        };
+        for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
+            stalls(on_error, pause, async |_| ()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_killed_server_costs_no_more_and_is_found_again() {
+    in_time(async || {
+        let mut server = Server::durable();
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter = builder(&client, OnError::Deny).build().unwrap();
+        // The server's disk may take longer for a charge than the limiter waits.
+        let patient =
+            builder(&client, OnError::Deny).timeout(Duration::from_secs(10)).build().unwrap();
+        for left in [4, 3] {
+            assert_eq!(patient.check("ada").await.unwrap().remaining(), left);
+        }
+        server.kill();
+        let (noise, mut times) = (Noise::begin(), Vec::new());
+        for _ in 0..40 {
+            let (checked, time) = timed(limiter.check("ada")).await;
+            let error = checked.unwrap_err();
+            assert!(error.is_temporary(), "{error:?}");
+            times.push(time);
+        }
+        noise.end(&times).await;
+        server.restart();
+        let until = Instant::now() + Duration::from_secs(60);
+        let state = loop {
+            match limiter.peek("ada").await {
+                Ok(state) => break state,
+                Err(error) => assert!(error.is_temporary(), "{error:?}"),
+            }
+            assert!(Instant::now() < until, "the server is back, and not found");
+            sleep(Duration::from_millis(50)).await;
+        };
+        // What was charged before is still known.
+        assert_eq!(state.remaining(), 3);
+        assert_eq!(patient.check("ada").await.unwrap().remaining(), 2);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_callers_of_a_stopped_server_wait_no_longer_than_one() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter = builder(&client, OnError::Allow).build().unwrap();
+        limiter.check("ada").await.unwrap();
+        server.pause();
+        let (mut callers, mut sleepers) =
+            (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
+        for _ in 0..200 {
+            let limiter = limiter.clone();
+            callers.spawn(async move { timed(limiter.check("ada")).await.1 });
+            sleepers.spawn(async { timed(sleep(TIMEOUT)).await.1 });
+        }
+        // What wakes a sleeper late, wakes a caller late.
+        let worst = sleepers.join_all().await.into_iter().max().unwrap();
+        let noise = worst.saturating_sub(TIMEOUT + Duration::from_millis(2));
+        let times = callers.join_all().await;
+        let late: Vec<_> = times.iter().filter(|time| **time > BOUND + noise).collect();
+        assert!(late.is_empty(), "sleepers took {worst:?}, and {} callers {late:?}", late.len());
+        server.resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_open_breaker_asks_nobody_and_half_open_one_call_does() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter = builder(&client, OnError::Allow).build().unwrap();
+        limiter.check("ada").await.unwrap();
+        assert_eq!(limiter.stats().breaker, Breaker::Closed);
+        server.pause();
+        for errors in 1..=3 {
+            assert_eq!(limiter.stats().breaker, Breaker::Closed);
+            limiter.check("ada").await.unwrap();
+            assert_eq!(limiter.stats().errors, errors);
+        }
+        assert_eq!(limiter.stats().breaker, Breaker::Open);
+        for _ in 0..100 {
+            limiter.check("ada").await.unwrap();
+        }
+        let error = limiter.peek("ada").await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(matches!(limiter.reset("ada").await, Err(Error::Unavailable(_))));
+        assert_eq!(limiter.stats().errors, 3, "the server was asked");
+
+        sleep(PAUSE + Duration::from_millis(20)).await;
+        assert_eq!(limiter.stats().breaker, Breaker::HalfOpen);
+        // Of many at a time, one tries.
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let limiter = limiter.clone();
+            callers.spawn(async move { limiter.check("ada").await.is_ok() });
+        }
+        assert!(callers.join_all().await.into_iter().all(|passed| passed));
+        assert_eq!(limiter.stats().errors, 4);
+        assert_eq!(limiter.stats().breaker, Breaker::Open);
+        server.resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refund_for_a_stopped_server_is_an_error_and_one_made_here_is_not() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter = builder(&client, OnError::Local).build().unwrap();
+        let there = limiter.check("ada").await.unwrap();
+        server.pause();
+        let here = limiter.check("ada").await.unwrap();
+        assert_eq!(here.remaining(), 4);
+        here.refund().await.unwrap();
+        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 4, "it came back here");
+        let (refunded, time) = timed(there.refund()).await;
+        assert!(refunded.unwrap_err().is_temporary());
+        assert!(time < 2 * BOUND);
+        server.resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_denial_is_remembered_while_the_server_is_away() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::connect(server.url()).await.unwrap();
+        let limiter = builder(&client, OnError::Allow).build().unwrap();
+        limiter.check_n("ada", 5).await.unwrap();
+        assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
+        server.pause();
+        assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
+        assert!(limiter.check("grace").await.is_ok());
+        server.resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_charges_no_call_twice() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let through = Client::connect(proxy.url()).await.unwrap();
+        let direct = Client::connect(server.url()).await.unwrap();
+        for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+            let make = |client| {
+                RateLimiter::<String>::builder(client, "cut")
+                    .window(window)
+                    .limit(Limit::new(1_000_000, Duration::from_secs(86_400 * 365)))
+                    .on_error(OnError::Deny)
+                    .timeout(Duration::from_secs(2))
+            };
+            let limiter = make(&through).build().unwrap();
+            let until = Instant::now() + Duration::from_millis(800);
+            let mut callers = tokio::task::JoinSet::new();
+            // So few that a cut does not open the breaker.
+            for _ in 0..2 {
+                let limiter = limiter.clone();
+                callers.spawn(async move {
+                    let (mut charged, mut unknown) = (0, 0);
+                    while Instant::now() < until {
+                        match limiter.check("ada").await {
+                            Ok(_) => charged += 1,
+                            Err(Error::Unanswered(_)) => unknown += 1,
+                            Err(Error::Connect(_) | Error::Unavailable(_)) => {
+                                sleep(Duration::from_millis(5)).await;
+                            }
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                    (charged, unknown)
+                });
+            }
+            while Instant::now() < until {
+                sleep(Duration::from_millis(20)).await;
+                proxy.cut();
+            }
+            let told = callers.join_all().await.into_iter();
+            let totals: (u32, u32) = told.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+            let (charged, unknown) = totals;
+            let left = make(&direct).build().unwrap().peek("ada").await.unwrap().remaining();
+            let used = 1_000_000 - left;
+            assert!(unknown > 0, "nothing was cut in the middle");
+            assert!(charged > 0, "nothing passed");
+            assert!(
+                (charged..=charged + unknown).contains(&used),
+                "{window:?}: {charged} passed, of {unknown} nobody knows, and {used} are in use"
+            );
+            make(&direct).build().unwrap().reset("ada").await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_up_to_the_policy_and_opens_no_breaker() {
+    let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let client = Client::connect(server.url()).await.unwrap();
+    let allow = builder(&client, OnError::Allow).timeout(Duration::from_secs(5)).build().unwrap();
+    let deny = builder(&client, OnError::Deny).timeout(Duration::from_secs(5)).build().unwrap();
+    for _ in 0..5 {
+        allow.check("ada").await.unwrap();
+        let error = deny.check("ada").await.unwrap_err();
+        assert!(matches!(error, Error::Server(_)), "{error:?}");
+    }
+    assert_eq!((allow.stats().errors, allow.stats().breaker), (5, Breaker::Closed));
+}

@@ -1,0 +1,371 @@
+//! What the docs of the timeout dictionary on Redis promise beyond the suite that it shares with the embedded
+//! one: what is on the server, processes, cancelled calls, a cluster.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use fleeting::{
+    Ttl,
+    redis::{Client, Error, Format, TimeoutDict},
+};
+use futures::future::join_all;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Server},
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(60);
+
+type Dict = TimeoutDict<String, u32>;
+
+async fn dict(server: &Server) -> Dict {
+    let client = Client::connect(server.url()).await.unwrap();
+    Dict::new(&client, "logins").unwrap()
+}
+
+async fn fill(dict: &Dict, count: u32) {
+    for some in (0..count).collect::<Vec<_>>().chunks(500) {
+        let sets = some.iter().map(|key| dict.set(key.to_string(), *key, Duration::ZERO));
+        assert!(join_all(sets).await.into_iter().all(|old| old.unwrap().is_none()));
+    }
+}
+
+async fn keys_on(server: &Server) -> Vec<String> {
+    let mut keys: Vec<String> =
+        redis::cmd("KEYS").arg("*").query_async(&mut server.plain().await).await.unwrap();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn an_entry_is_a_plain_string_and_its_deadline_a_score() {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let dict = dict(&server).await;
+    dict.set("ada".into(), 42, LONG).await.unwrap();
+    // The CRC16 of "ada" ends in 2.
+    assert_eq!(keys_on(&server).await, ["fleeting:{logins:2}", "fleeting:{logins:2}:ada"]);
+    let get = redis::cmd("GET").arg("fleeting:{logins:2}:ada").to_owned();
+    assert_eq!(get.query_async::<String>(&mut plain).await.unwrap(), "42");
+    let mut zscore = redis::cmd("ZSCORE");
+    zscore.arg("fleeting:{logins:2}").arg("ada");
+    let score: f64 = zscore.query_async(&mut plain).await.unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let left = score / 1e6 - now.as_secs_f64();
+    assert!((55.0..=60.1).contains(&left), "{left}");
+    for (ttl, is_persistent) in [
+        (Duration::MAX, true),
+        (Duration::from_secs(285 * 366 * 86_400), true),
+        (Duration::from_secs(200 * 365 * 86_400), false),
+    ] {
+        dict.set_timeout("ada", ttl).await.unwrap();
+        let score: String = zscore.query_async(&mut plain).await.unwrap();
+        assert_eq!(score == "inf", is_persistent, "{score}");
+    }
+    // No key has an expiry of Redis' own.
+    for key in keys_on(&server).await {
+        let ttl: i64 = redis::cmd("TTL").arg(&key).query_async(&mut plain).await.unwrap();
+        assert_eq!(ttl, -1, "{key}");
+    }
+    dict.set_timeout("ada", Duration::ZERO).await.unwrap();
+    let claim = dict.next_claim(LONG).await.unwrap();
+    let score: f64 = zscore.query_async(&mut plain).await.unwrap();
+    assert!(score % 2.0 == 1.0 && score / 1e6 - now.as_secs_f64() > 50.0, "{score}");
+    assert!(claim.ack().await.unwrap());
+    assert_eq!(keys_on(&server).await, [""; 0], "nothing is left behind");
+}
+
+#[tokio::test]
+async fn values_have_formats_and_keys_any_type() {
+    in_time(async || {
+        let server = Server::start();
+        let mut plain = server.plain().await;
+        let client = Client::connect(server.url()).await.unwrap();
+        let raw: TimeoutDict<(u32, String), Vec<u8>> =
+            TimeoutDict::builder(&client, "raw").format(Format::Raw).build().unwrap();
+        let key = (7, "a".to_owned());
+        raw.set(key.clone(), vec![0, 255, 13], Duration::ZERO).await.unwrap();
+        let records: Vec<String> =
+            redis::cmd("KEYS").arg("*:\\[*").query_async(&mut plain).await.unwrap();
+        let bytes: Vec<u8> = redis::cmd("GET").arg(&records).query_async(&mut plain).await.unwrap();
+        assert_eq!(bytes, [0, 255, 13]);
+        assert!(records[0].ends_with(":[7,\"a\"]"), "{records:?}");
+        assert_eq!(raw.get(&key).await.unwrap(), Some(vec![0, 255, 13]));
+        assert_eq!(raw.take_expired(9).await.unwrap(), [(key, vec![0, 255, 13])]);
+
+        let empty: TimeoutDict<String, String> =
+            TimeoutDict::builder(&client, "empty").format(Format::Raw).build().unwrap();
+        empty.set(String::new(), String::new(), Duration::ZERO).await.unwrap();
+        assert!(empty.contains_key("").await.unwrap());
+        assert!(empty.set_timeout("", Duration::ZERO).await.unwrap());
+        let claims = empty.claim_expired(9, LONG).await.unwrap();
+        assert_eq!((&claims[0].key()[..], &claims[0].value()[..]), ("", ""));
+        drop(claims);
+        sleep(ms(50)).await;
+        assert_eq!(empty.take_expired(9).await.unwrap(), [(String::new(), String::new())]);
+
+        let packed: TimeoutDict<u64, BTreeMap<String, f64>> =
+            TimeoutDict::builder(&client, "packed").format(Format::MessagePack).build().unwrap();
+        let value = BTreeMap::from([("x".to_owned(), 0.5)]);
+        packed.set(u64::MAX, value.clone(), Duration::ZERO).await.unwrap();
+        assert_eq!(packed.next_expired().await.unwrap(), (u64::MAX, value));
+        assert!(matches!(Dict::new(&client, "a{b}"), Err(Error::Name(name)) if name == "a{b}"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_entry_whose_record_is_gone_is_none() {
+    let server = Server::start();
+    let dict = dict(&server).await;
+    fill(&dict, 40).await;
+    let records = keys_on(&server).await.into_iter().filter(|key| key.contains("}:"));
+    for record in records.filter(|key| !key.ends_with(":7")) {
+        let _: u32 =
+            redis::cmd("DEL").arg(record).query_async(&mut server.plain().await).await.unwrap();
+    }
+    assert_eq!(dict.take_expired(100).await.unwrap(), [("7".to_owned(), 7)]);
+    assert_eq!(keys_on(&server).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_a_cancelled_call_took_goes_back() {
+    in_time(async || {
+        let seed = 11;
+        let mut random = SmallRng::seed_from_u64(seed);
+        let server = Server::start();
+        let dict = dict(&server).await;
+        fill(&dict, 300).await;
+        let mut got = Vec::new();
+        let mut cancelled = 0;
+        for round in 0..300 {
+            let patience = Duration::from_micros(random.random_range(0..3_000));
+            let calls = match round % 4 {
+                0 => timeout(patience, dict.take_expired(3)).await.map(Result::unwrap),
+                1 => timeout(patience, dict.next_expired()).await.map(|entry| vec![entry.unwrap()]),
+                2 => timeout(patience, dict.claim_expired(3, LONG)).await.map(|claims| {
+                    drop(claims);
+                    vec![]
+                }),
+                _ => timeout(patience, dict.next_claim(LONG)).await.map(|claim| {
+                    drop(claim);
+                    vec![]
+                }),
+            };
+            match calls {
+                Ok(entries) => got.extend(entries),
+                Err(_) => cancelled += 1,
+            }
+            if dict.len().await.unwrap() < 20 {
+                break;
+            }
+        }
+        assert!(cancelled > 20, "{cancelled} with seed {seed}");
+        let until = Instant::now() + LONG;
+        while got.len() < 300 && Instant::now() < until {
+            got.extend(dict.take_expired(usize::MAX).await.unwrap());
+        }
+        sleep(ms(50)).await;
+        got.extend(dict.take_expired(usize::MAX).await.unwrap());
+        got.sort_by_key(|(_, value)| *value);
+        let values: Vec<_> = got.into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, (0..300).collect::<Vec<_>>(), "seed {seed}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn next_sleeps_and_does_not_ask_all_the_time() {
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        dict.set("late".into(), 1, LONG).await.unwrap();
+        let waits = dict.clone();
+        let waits = tokio::spawn(async move { waits.next_expired().await });
+        sleep(300 * MILLI).await;
+        let calls = async || {
+            let mut plain = server.plain().await;
+            let stats: String =
+                redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
+            let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+            let calls = line.split(['=', ',']).nth(1).unwrap();
+            calls.parse::<u32>().unwrap()
+        };
+        let before = calls().await;
+        sleep(2_200 * MILLI).await;
+        let asked = calls().await - before;
+        assert!((16..=48).contains(&asked), "{asked} in two seconds, of sixteen shards");
+        waits.abort();
+
+        // A deadline sooner than the period is met.
+        let client = Client::connect(server.url()).await.unwrap();
+        let rare: Dict = TimeoutDict::builder(&client, "rare")
+            .ask_every(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        rare.set("a".into(), 1, 300 * MILLI).await.unwrap();
+        let start = Instant::now();
+        assert_eq!(rare.next_expired().await.unwrap(), ("a".to_owned(), 1));
+        let passed = start.elapsed();
+        assert!(passed >= 290 * MILLI && passed < 2_000 * MILLI, "{passed:?}");
+    })
+    .await;
+}
+
+#[test]
+#[should_panic(expected = "`ask_every` must be longer than 0ns")]
+fn a_period_of_zero_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = Server::start();
+    let client = runtime.block_on(Client::connect(server.url())).unwrap();
+    let _ = Dict::builder(&client, "a").ask_every(Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_dropped_outside_of_the_runtime_goes_back_too() {
+    let server = Server::start();
+    let dict = dict(&server).await;
+    fill(&dict, 1).await;
+    let claim = dict.next_claim(LONG).await.unwrap();
+    std::thread::spawn(move || drop(claim)).join().unwrap();
+    let again = timeout(5 * LONG / 60, dict.next_claim(LONG)).await.expect("it is back").unwrap();
+    assert_eq!(again.key(), "0");
+}
+
+#[tokio::test]
+async fn a_cluster_holds_it() {
+    let cluster = Cluster::start();
+    let client = Client::connect(cluster.urls()).await.unwrap();
+    let dict = Dict::new(&client, "logins").unwrap();
+    for key in 0..200_u32 {
+        dict.set(key.to_string(), key, Duration::ZERO).await.unwrap();
+    }
+    assert_eq!(dict.len().await.unwrap(), 200);
+    assert_eq!(dict.ttl("7").await.unwrap(), Ttl::Remaining(Duration::ZERO));
+    // One machine, one clock: so the order holds over the nodes.
+    let taken: Vec<_> =
+        dict.take_expired(100).await.unwrap().into_iter().map(|(_, value)| value).collect();
+    assert_eq!(taken, (0..100).collect::<Vec<_>>());
+    let claims = dict.claim_expired(60, LONG).await.unwrap();
+    let acks = join_all(claims.into_iter().map(|claim| claim.ack())).await;
+    assert!(acks.len() == 60 && acks.into_iter().all(|ack| ack.unwrap()));
+    assert_eq!(dict.next_expired().await.unwrap(), ("160".to_owned(), 160));
+    assert_eq!(dict.remove("170").await.unwrap(), Some(170));
+    dict.clear().await.unwrap();
+    assert!(dict.is_empty().await.unwrap());
+}
+
+/// Another process, which runs [`taker`].
+fn start_taker(how: &str, server: &Server, file: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "timeout_dict::taker", "--nocapture"])
+        .env("FLEETING_TAKER", how)
+        .env("FLEETING_TAKER_URL", server.url())
+        .env("FLEETING_TAKER_FILE", file)
+        .env("FLEETING_TAKER_LEASE", ms(1_000).as_millis().to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("a test runs itself")
+}
+
+/// Takes what is due until nothing is left, and notes it: `take`s it, `claim`s it, or `die`s in mid-work. Does
+/// nothing where it is not told to.
+#[tokio::test]
+async fn taker() {
+    let Ok(how) = std::env::var("FLEETING_TAKER") else { return };
+    let url = std::env::var("FLEETING_TAKER_URL").unwrap();
+    let path = std::env::var("FLEETING_TAKER_FILE").unwrap();
+    let (path, mut noted) = (Path::new(&path), 0);
+    let lease: u64 = std::env::var("FLEETING_TAKER_LEASE").unwrap().parse().unwrap();
+    let lease = Duration::from_millis(lease);
+    let dict = Dict::new(&Client::connect(url).await.unwrap(), "logins").unwrap();
+    let mut file = fs::File::create(path).unwrap();
+    // All begin at once, so that each has its share.
+    while fs::read_dir(path.parent().unwrap()).unwrap().count() < 4 {
+        sleep(MILLI).await;
+    }
+    while !dict.is_empty().await.unwrap() {
+        if how == "take" {
+            let mut notes = String::new();
+            for (key, _) in dict.take_expired(100).await.unwrap() {
+                notes += &format!("{key}\n");
+            }
+            file.write_all(notes.as_bytes()).unwrap();
+        } else {
+            let claims = dict.claim_expired(50, lease).await.unwrap();
+            if claims.is_empty() {
+                sleep(20 * MILLI).await;
+            }
+            for claim in claims {
+                // The work, and only then the ack.
+                file.write_all(format!("{}\n", claim.key()).as_bytes()).unwrap();
+                noted += 1;
+                if how == "die" && noted == 60 {
+                    // `kill -9`: it has claimed more than it has noted.
+                    let id = std::process::id().to_string();
+                    Command::new("kill").args(["-KILL", &id]).status().unwrap();
+                }
+                assert!(claim.ack().await.unwrap());
+            }
+        }
+    }
+}
+
+fn notes(file: &Path) -> Vec<u32> {
+    let notes = fs::read_to_string(file).unwrap();
+    notes.lines().map(|key| key.parse().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn four_processes_take_each_of_20_000_entries_once() {
+    let server = Server::start();
+    fill(&dict(&server).await, 20_000).await;
+    let folder = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
+    let takers: Vec<_> = files.iter().map(|file| start_taker("take", &server, file)).collect();
+    for mut taker in takers {
+        assert!(taker.wait().unwrap().success());
+    }
+    let notes: Vec<_> = files.iter().map(|file| notes(file)).collect();
+    assert!(notes.iter().filter(|notes| !notes.is_empty()).count() > 1, "they share the work");
+    let mut notes = notes.concat();
+    notes.sort();
+    assert_eq!(notes, (0..20_000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_a_killed_process_had_claimed_comes_again() {
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        fill(&dict, 20_000).await;
+        let folder = tempfile::tempdir().unwrap();
+        let files: Vec<_> = (0..4).map(|id| folder.path().join(id.to_string())).collect();
+        let start = |(id, file): (usize, &PathBuf)| {
+            start_taker(if id == 0 { "die" } else { "claim" }, &server, file)
+        };
+        let mut takers: Vec<_> = files.iter().enumerate().map(start).collect();
+        assert!(!takers[0].wait().unwrap().success(), "it was not killed");
+        assert!(dict.len().await.unwrap() > 0, "it was killed too late");
+        for taker in &mut takers[1..] {
+            assert!(taker.wait().unwrap().success());
+        }
+        assert_eq!(notes(&files[0]).len(), 60);
+        let all: Vec<_> = files.iter().flat_map(|file| notes(file)).collect();
+        let each: BTreeSet<_> = all.iter().copied().collect();
+        assert_eq!(each, (0..20_000).collect());
+        // The work of which the killed one told nobody is done again: one at most, as it acks one by one.
+        assert!(all.len() <= 20_001, "{}", all.len());
+    })
+    .await;
+}

@@ -1,0 +1,8 @@
+//! Expiring and sorted sets in memory, through their public API.
+
+#[path = "../common/sequences.rs"]
+mod sequences;
+
+mod expiring;
+mod expiring_model;
+mod sorted;

@@ -1,0 +1,381 @@
+//! `SortedSet`: against a list so simple that it must be right, and each promise of its docs.
+
+use std::{
+    cell::Cell,
+    cmp::Ordering,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+};
+
+use fleeting::SortedSet;
+use futures::FutureExt;
+use proptest::{collection::vec, prelude::*};
+
+/// Scores and members, in order.
+type Model = Vec<(u32, String)>;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u32, u32),
+    Extend(Vec<(u32, u32)>),
+    Remove(u32),
+    RemoveRange(u32, u32),
+    RemoveRanks(usize, usize),
+    PopFirst,
+    PopLast,
+    Clear,
+    Look(u32, u32),
+}
+
+/// Few members and few scores, so that they meet.
+fn op() -> impl Strategy<Value = Op> {
+    let (member, score) = (|| 0..60_u32, || 0..20_u32);
+    prop_oneof![
+        8 => (score(), member()).prop_map(|(s, m)| Op::Insert(s, m)),
+        2 => vec((score(), member()), 0..100).prop_map(Op::Extend),
+        4 => member().prop_map(Op::Remove),
+        1 => (score(), score()).prop_map(|(a, b)| Op::RemoveRange(a, b)),
+        1 => (0..40_usize, 0..40_usize).prop_map(|(a, b)| Op::RemoveRanks(a, b)),
+        2 => Just(Op::PopFirst),
+        2 => Just(Op::PopLast),
+        1 => Just(Op::Clear),
+        4 => (score(), score()).prop_map(|(a, b)| Op::Look(a, b)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_the_naive_list(ops in vec(op(), 1..60)) {
+        let set = SortedSet::new();
+        let mut model = Model::new();
+        for op in ops {
+            run(op, &set, &mut model).now_or_never().expect("no call waits for another");
+        }
+    }
+}
+
+async fn run(op: Op, set: &SortedSet<u32, String>, model: &mut Model) {
+    let name = |member: u32| format!("member {member}");
+    let within = |from: u32, to: u32| {
+        let from = model.partition_point(|(score, _)| *score < from);
+        from..model.partition_point(|(score, _)| *score < to).max(from)
+    };
+    match op {
+        Op::Insert(score, member) => {
+            assert_eq!(set.insert(score, name(member)).await, insert(model, score, name(member)));
+        }
+        Op::Extend(members) => {
+            set.extend(members.iter().map(|(score, member)| (*score, name(*member)))).await;
+            for (score, member) in members {
+                insert(model, score, name(member));
+            }
+        }
+        Op::Remove(member) => {
+            let member = name(member);
+            assert_eq!(set.remove(member.as_str()).await, take(model, &member));
+        }
+        Op::RemoveRange(from, to) => {
+            let removed = model.drain(within(from, to)).count();
+            assert_eq!(set.remove_range(from..to).await, removed);
+        }
+        Op::RemoveRanks(from, to) => {
+            let end = to.min(model.len());
+            let removed = model.drain(from.min(end)..end).count();
+            assert_eq!(set.remove_ranks(from..to).await, removed);
+        }
+        Op::PopFirst => {
+            let first = (!model.is_empty()).then(|| model.remove(0));
+            assert_eq!(set.first().await, first);
+            assert_eq!(set.pop_first().await, first);
+        }
+        Op::PopLast => {
+            let last = model.pop();
+            assert_eq!(set.last().await, last);
+            assert_eq!(set.pop_last().await, last);
+        }
+        Op::Clear => {
+            set.clear().await;
+            model.clear();
+        }
+        Op::Look(from, to) => {
+            assert_eq!(set.range(from..to).await, model[within(from, to)]);
+            assert_eq!(set.range(from..=to).await, model[within(from, to + 1)]);
+            assert_eq!(set.count(from..to).await, within(from, to).len());
+            let (from, to) = (from as usize, (to as usize).min(model.len()));
+            assert_eq!(set.ranks(from..to).await, model[from.min(to)..to]);
+            for member in 0..60 {
+                let rank = model.iter().position(|(_, m)| *m == name(member));
+                assert_eq!(set.rank(&name(member)).await, rank);
+                assert_eq!(set.contains(&name(member)).await, rank.is_some());
+                let score = rank.map(|rank| model[rank].0);
+                assert_eq!(set.score(&name(member)).await, score);
+            }
+        }
+    }
+    assert_eq!(set.range(..).await, *model);
+    assert_eq!((set.len().await, set.is_empty().await), (model.len(), model.is_empty()));
+}
+
+fn insert(model: &mut Model, score: u32, member: String) -> Option<u32> {
+    let old = take(model, &member);
+    let at = model.partition_point(|(s, _)| *s <= score);
+    model.insert(at, (score, member));
+    old
+}
+
+fn take(model: &mut Model, member: &str) -> Option<u32> {
+    let rank = model.iter().position(|(_, m)| m == member)?;
+    Some(model.remove(rank).0)
+}
+
+#[tokio::test]
+async fn no_range_is_an_error() {
+    let set = SortedSet::default();
+    set.extend((0..10).map(|n| (n, n))).await;
+    #[allow(clippy::reversed_empty_ranges)]
+    let backwards = (7..3, 7..3);
+    assert!(set.range(backwards.0.clone()).await.is_empty());
+    assert!(set.ranks(backwards.1.clone()).await.is_empty());
+    assert_eq!(set.remove_range(backwards.0).await + set.remove_ranks(backwards.1).await, 0);
+    assert_eq!(set.ranks(8..100).await, [(8, 8), (9, 9)]);
+    assert_eq!(set.ranks(..=usize::MAX).await.len(), 10);
+    assert!(set.ranks(usize::MAX..).await.is_empty());
+    assert_eq!(set.remove_ranks(..).await, 10);
+    assert_eq!((set.first().await, set.last().await, set.pop_last().await), (None, None, None));
+}
+
+#[tokio::test]
+async fn handles_are_one_set() {
+    let set: SortedSet<f64bits::Score, &str> = SortedSet::new();
+    let other = set.clone();
+    set.insert(f64bits::Score(0.5), "half").await;
+    assert_eq!(other.len().await, 1);
+    assert!(format!("{other:?}").contains("len: 1"), "{other:?}");
+}
+
+/// A score of any type with an order, as the docs say.
+mod f64bits {
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Score(pub(crate) f64);
+
+    impl Ord for Score {
+        fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+            self.0.total_cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Score {
+        fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for Score {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for Score {}
+}
+
+/// A task that only ever calls must not starve the others.
+#[tokio::test]
+async fn calls_take_part_in_the_cooperative_budget() {
+    let set = SortedSet::new();
+    set.insert(1, 1).await;
+    let calls = tokio::spawn(async move {
+        loop {
+            set.len().await;
+        }
+    });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    calls.abort();
+    assert!(calls.await.unwrap_err().is_cancelled());
+}
+
+thread_local! {
+    /// Calls of `Ord`, `Eq` or `Clone` until one panics; 0 for never.
+    static FUSE: Cell<u32> = const { Cell::new(0) };
+}
+
+fn burn() {
+    let calls = FUSE.get();
+    FUSE.set(calls.saturating_sub(1));
+    assert!(calls != 1, "the panic of this test");
+}
+
+/// A score and a member that panic where the fuse says so.
+#[derive(Debug)]
+struct Moody(u32);
+
+impl Clone for Moody {
+    fn clone(&self) -> Self {
+        burn();
+        Self(self.0)
+    }
+}
+
+impl PartialEq for Moody {
+    fn eq(&self, other: &Self) -> bool {
+        burn();
+        self.0 == other.0
+    }
+}
+
+impl Eq for Moody {}
+
+impl std::hash::Hash for Moody {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        burn();
+        self.0.hash(state);
+    }
+}
+
+impl Ord for Moody {
+    fn cmp(&self, other: &Self) -> Ordering {
+        burn();
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Moody {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Every call, with the panic at each of the comparisons and clones that it makes: it has happened, or
+/// nothing has.
+#[test]
+fn what_panics_leaves_the_set_whole() {
+    let mut panics = 0;
+    for call in 0..12 {
+        for fuse in 1..60 {
+            let set = SortedSet::new();
+            // Over a node's worth, so that some calls make two of one.
+            let fill = async {
+                for n in 0..64 {
+                    set.insert(Moody(2 * n), Moody(n)).await;
+                }
+            };
+            fill.now_or_never().unwrap();
+            FUSE.set(fuse);
+            let outcome = AssertUnwindSafe(act(&set, call)).catch_unwind().now_or_never().unwrap();
+            FUSE.set(0);
+            panics += u32::from(outcome.is_err());
+            check(&set, outcome.is_err()).now_or_never().unwrap();
+        }
+    }
+    assert!(panics > 100, "only {panics} calls panicked");
+}
+
+#[allow(clippy::drop_non_drop)] // What a call returns is of no interest here.
+async fn act(set: &SortedSet<Moody, Moody>, call: u32) {
+    match call {
+        0 => drop(set.insert(Moody(33), Moody(1_000)).await),
+        1 => drop(set.insert(Moody(33), Moody(5)).await),
+        2 => drop(set.insert(Moody(1), Moody(60)).await),
+        3 => drop(set.remove(&Moody(20)).await),
+        4 => drop(set.remove_range(Moody(10)..Moody(20)).await),
+        5 => drop(set.pop_first().await),
+        6 => drop(set.range(Moody(5)..).await),
+        7 => drop(set.rank(&Moody(9)).await),
+        8 => drop(set.last().await),
+        9 => drop(set.remove_ranks(3..9).await),
+        10 => drop(set.insert(Moody(1_000), Moody(1_000)).await),
+        _ => drop(set.score(&Moody(9)).await),
+    }
+}
+
+async fn check(set: &SortedSet<Moody, Moody>, panicked: bool) {
+    let members = set.range(..).await;
+    assert!(members.is_sorted_by(|(a, _), (b, _)| a <= b));
+    if panicked {
+        let untouched = (0..64).map(|n| (2 * n, n));
+        assert!(members.iter().map(|(s, m)| (s.0, m.0)).eq(untouched), "half of a call happened");
+    }
+    for (rank, (score, member)) in members.iter().enumerate() {
+        assert_eq!(set.rank(member).await, Some(rank));
+        assert_eq!(set.insert(score.clone(), member.clone()).await.as_ref(), Some(score));
+    }
+    assert_eq!(set.remove_range(..).await, members.len());
+    assert!(set.is_empty().await);
+}
+
+/// Scores and members that call their set as they are dropped.
+#[derive(Clone)]
+struct Caller(u32, Home);
+
+type Home = Arc<Mutex<Option<SortedSet<Caller, Caller>>>>;
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let home = self.1.lock().map(|home| home.clone());
+        if let Ok(Some(set)) = home {
+            set.len().now_or_never().expect("the set is locked while something is dropped");
+        }
+    }
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Caller {}
+
+impl std::hash::Hash for Caller {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Ord for Caller {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Caller {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[test]
+fn what_is_dropped_may_call_the_set() {
+    // A lock that is taken twice waits for ever: the watchdog is the other thread.
+    let (done, watch) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let home = Home::default();
+        let set = SortedSet::new();
+        *home.lock().unwrap() = Some(set.clone());
+        let new = |n: u32| Caller(n, home.clone());
+        let work = async {
+            for n in 0..500 {
+                set.insert(new(n), new(n)).await;
+                set.insert(new(n + 1), new(n)).await;
+            }
+            set.remove_ranks(100..350).await;
+            set.remove(&new(3)).await;
+            set.pop_first().await;
+            set.pop_last().await;
+            set.remove_range(new(50)..new(90)).await;
+            for n in 0..500 {
+                set.remove(&new(n)).await;
+            }
+            set.extend((0..500).map(|n| (new(n), new(n)))).await;
+            set.clear().await;
+        };
+        work.now_or_never().unwrap();
+        home.lock().unwrap().take();
+        done.send(()).unwrap();
+    });
+    watch.recv_timeout(std::time::Duration::from_secs(300)).expect("the set waits for itself");
+}

@@ -1,0 +1,379 @@
+//! Random sequences of everything a timeout dictionary can do, against a list so simple that it must be
+//! right.
+//!
+//! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
+
+use std::{collections::VecDeque, mem, time::Duration};
+
+use fleeting::{Claim, TimeoutDict, Ttl};
+use proptest::{prelude::*, sample::Index};
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::{Instant, advance},
+};
+
+use crate::sequences::config;
+
+type Key = u8;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Set(Key, u64),
+    SetTimeout(Key, u64),
+    RemoveTimeout(Key),
+    Get(Key),
+    ContainsKey(Key),
+    Ttl(Key),
+    Remove(Key),
+    TakeExpired(usize),
+    ClaimExpired(usize, u64),
+    Ack(Index),
+    /// Of a call that is dropped before it is polled.
+    AckUnpolled(Index),
+    Extend(Index, u64),
+    Drop(Index),
+    Leak(Index),
+    NextExpired,
+    NextClaim(u64),
+    GiveUp(Index),
+    Clear,
+    Advance(u64),
+    /// Lets the waiting work.
+    Settle,
+}
+
+/// Few keys and few instants, so that they meet.
+fn op() -> impl Strategy<Value = Op> {
+    let key = || 0..6_u8;
+    let time = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
+    let which = any::<Index>;
+    prop_oneof![
+        12 => (key(), time()).prop_map(|(k, t)| Op::Set(k, t)),
+        4 => (key(), time()).prop_map(|(k, t)| Op::SetTimeout(k, t)),
+        2 => key().prop_map(Op::RemoveTimeout),
+        2 => key().prop_map(Op::Get),
+        1 => key().prop_map(Op::ContainsKey),
+        2 => key().prop_map(Op::Ttl),
+        2 => key().prop_map(Op::Remove),
+        3 => (0..4_usize).prop_map(Op::TakeExpired),
+        6 => (0..4_usize, time()).prop_map(|(n, t)| Op::ClaimExpired(n, t)),
+        4 => which().prop_map(Op::Ack),
+        1 => which().prop_map(Op::AckUnpolled),
+        3 => (which(), time()).prop_map(|(i, t)| Op::Extend(i, t)),
+        3 => which().prop_map(Op::Drop),
+        1 => which().prop_map(Op::Leak),
+        3 => Just(Op::NextExpired),
+        3 => time().prop_map(Op::NextClaim),
+        2 => which().prop_map(Op::GiveUp),
+        1 => Just(Op::Clear),
+        10 => (0..5_u64).prop_map(Op::Advance),
+        4 => Just(Op::Settle),
+    ]
+}
+
+fn ticks(n: u64) -> Duration {
+    match n {
+        u64::MAX => Duration::MAX,
+        _ => Duration::from_millis(n * 100),
+    }
+}
+
+/// `None` is never.
+fn after(n: u64) -> Option<Instant> {
+    (n != u64::MAX).then(|| Instant::now() + ticks(n))
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    key: Key,
+    value: u32,
+    deadline: Option<Instant>,
+    /// The number of the call that set the deadline.
+    set: u64,
+    /// The number of the last claim, and the end of its lease.
+    claim: Option<(u64, Option<Instant>)>,
+}
+
+/// The naive list, in no order.
+#[derive(Default)]
+struct Model {
+    entries: Vec<Entry>,
+    last_number: u64,
+}
+
+impl Entry {
+    fn is_free(&self, now: Instant) -> bool {
+        let is_on_lease = self.claim.is_some_and(|(_, end)| end.is_none_or(|end| now < end));
+        self.deadline.is_some_and(|deadline| now >= deadline) && !is_on_lease
+    }
+}
+
+impl Model {
+    fn get(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.key == key)
+    }
+
+    fn set(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
+        let old = self.remove(key);
+        let set = self.number();
+        self.entries.push(Entry { key, value, deadline, set, claim: None });
+        old
+    }
+
+    /// Returns the deadline it had.
+    fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) -> Option<Option<Instant>> {
+        let set = self.number();
+        let entry = self.get(key)?;
+        entry.claim = None;
+        entry.set = set;
+        Some(mem::replace(&mut entry.deadline, deadline))
+    }
+
+    fn remove(&mut self, key: Key) -> Option<u32> {
+        let at = self.entries.iter().position(|entry| entry.key == key)?;
+        Some(self.entries.swap_remove(at).value)
+    }
+
+    /// The first that is due and that nobody has a lease on.
+    fn first(&mut self) -> Option<&mut Entry> {
+        let now = Instant::now();
+        let free = self.entries.iter_mut().filter(|entry| entry.is_free(now));
+        free.min_by_key(|entry| (entry.deadline, entry.set))
+    }
+
+    fn take(&mut self) -> Option<(Key, u32)> {
+        let Entry { key, value, .. } = *self.first()?;
+        self.remove(key);
+        Some((key, value))
+    }
+
+    fn claim(&mut self, lease: u64) -> Option<(Key, u32, u64)> {
+        let number = self.number();
+        let entry = self.first()?;
+        entry.claim = Some((number, after(lease)));
+        Some((entry.key, entry.value, number))
+    }
+
+    /// The entry on which `claim` is not void.
+    fn claimed(&mut self, claim: u64) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.claim.is_some_and(|(number, _)| number == claim))
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+}
+
+/// A call that waits.
+enum Waiter {
+    Expired(JoinHandle<(Key, u32)>),
+    Claim(JoinHandle<Claim<Key, u32>>, u64),
+}
+
+impl Waiter {
+    fn is_finished(&self) -> bool {
+        match self {
+            Waiter::Expired(task) => task.is_finished(),
+            Waiter::Claim(task, _) => task.is_finished(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Test {
+    dict: TimeoutDict<Key, u32>,
+    model: Model,
+    /// The claims that are held, each with its number in the model.
+    claims: Vec<(Claim<Key, u32>, u64)>,
+    waiters: VecDeque<Waiter>,
+    next_value: u32,
+}
+
+impl Test {
+    async fn run(&mut self, op: Op) {
+        self.next_value += 1;
+        let (dict, model, value) = (&self.dict, &mut self.model, self.next_value);
+        match op {
+            Op::Set(key, ttl) => {
+                let replaced = dict.set(key, value, ticks(ttl)).await;
+                assert_eq!(replaced, model.set(key, value, after(ttl)));
+            }
+            Op::SetTimeout(key, ttl) => {
+                let old = model.set_deadline(key, after(ttl));
+                assert_eq!(dict.set_timeout(&key, ticks(ttl)).await, old.is_some());
+            }
+            Op::RemoveTimeout(key) => {
+                let old = model.set_deadline(key, None);
+                assert_eq!(dict.remove_timeout(&key).await, old.flatten().is_some());
+            }
+            Op::Get(key) => {
+                assert_eq!(dict.get(&key).await, model.get(key).map(|entry| entry.value));
+            }
+            Op::ContainsKey(key) => {
+                assert_eq!(dict.contains_key(&key).await, model.get(key).is_some());
+            }
+            Op::Ttl(key) => {
+                let ttl = match model.get(key).map(|entry| entry.deadline) {
+                    None => Ttl::Missing,
+                    Some(None) => Ttl::Persistent,
+                    Some(Some(deadline)) => {
+                        Ttl::Remaining(deadline.saturating_duration_since(Instant::now()))
+                    }
+                };
+                assert_eq!(dict.ttl(&key).await, ttl);
+            }
+            Op::Remove(key) => assert_eq!(dict.remove(&key).await, model.remove(key)),
+            Op::TakeExpired(max) => {
+                let taken: Vec<_> = (0..max).map_while(|_| model.take()).collect();
+                assert_eq!(dict.take_expired(max).await, taken);
+            }
+            Op::ClaimExpired(max, lease) => {
+                let mut claims = dict.claim_expired(max, ticks(lease)).await.into_iter();
+                if lease == 0 {
+                    // In the model they are free again at once; in one call, each comes once.
+                    let mut expected = Vec::new();
+                    for _ in 0..max {
+                        let Some(claim) = model.claim(u64::MAX) else { break };
+                        expected.push(claim);
+                    }
+                    for claim in expected {
+                        let entry = model.claimed(claim.2).unwrap();
+                        entry.claim = Some((claim.2, after(0)));
+                        self.claims.push((check(claims.next(), claim), claim.2));
+                    }
+                } else {
+                    for claim in (0..max).map_while(|_| model.claim(lease)) {
+                        self.claims.push((check(claims.next(), claim), claim.2));
+                    }
+                }
+                assert!(claims.next().is_none());
+            }
+            Op::Ack(which) => {
+                let Some((claim, number)) = self.pick(which) else { return };
+                let key = self.model.claimed(number).map(|entry| entry.key);
+                assert_eq!(claim.ack().await, key.is_some());
+                key.map(|key| self.model.remove(key));
+            }
+            Op::AckUnpolled(which) => {
+                let Some((claim, number)) = self.pick(which) else { return };
+                drop(claim.ack());
+                self.model.claimed(number).map(|entry| entry.claim.take());
+            }
+            Op::Extend(which, lease) if !self.claims.is_empty() => {
+                let (claim, number) = which.get(&self.claims);
+                let entry = model.claimed(*number);
+                assert_eq!(claim.extend(ticks(lease)).await, entry.is_some());
+                if let Some(entry) = entry {
+                    entry.claim = Some((*number, after(lease)));
+                }
+            }
+            Op::Extend(..) => {}
+            Op::Drop(which) => {
+                let Some((claim, number)) = self.pick(which) else { return };
+                drop(claim);
+                self.model.claimed(number).map(|entry| entry.claim.take());
+            }
+            Op::Leak(which) => mem::forget(self.pick(which)),
+            Op::NextExpired => {
+                let dict = dict.clone();
+                let task = tokio::spawn(async move { dict.next_expired().await });
+                self.waiters.push_back(Waiter::Expired(task));
+            }
+            Op::NextClaim(lease) => {
+                let dict = dict.clone();
+                let task = tokio::spawn(async move { dict.next_claim(ticks(lease)).await });
+                self.waiters.push_back(Waiter::Claim(task, lease));
+            }
+            Op::GiveUp(which) if !self.waiters.is_empty() => {
+                match self.waiters.remove(which.index(self.waiters.len())) {
+                    Some(Waiter::Expired(task)) => task.abort(),
+                    Some(Waiter::Claim(task, _)) => task.abort(),
+                    None => unreachable!("it is one of them"),
+                }
+            }
+            Op::GiveUp(_) => {}
+            Op::Clear => {
+                dict.clear().await;
+                model.entries.clear();
+            }
+            Op::Advance(n) => {
+                advance(ticks(n)).await;
+                self.settle().await;
+            }
+            Op::Settle => self.settle().await,
+        }
+        let (len, known) = (self.dict.len().await, self.model.entries.len());
+        assert_eq!((len, self.dict.is_empty().await), (known, known == 0));
+    }
+
+    fn pick(&mut self, which: Index) -> Option<(Claim<Key, u32>, u64)> {
+        let len = self.claims.len();
+        (len > 0).then(|| self.claims.swap_remove(which.index(len)))
+    }
+
+    /// Who waits is served in the order of asking, and nobody else is.
+    async fn settle(&mut self) {
+        for _ in 0..20 + 5 * self.waiters.len() {
+            yield_now().await;
+        }
+        while let Some(waiter) = self.waiters.front() {
+            if self.model.first().is_none() {
+                break;
+            }
+            assert!(waiter.is_finished(), "something is due, and who waits for it does not get it");
+            match self.waiters.pop_front() {
+                Some(Waiter::Expired(task)) => {
+                    assert_eq!(Some(task.await.unwrap()), self.model.take());
+                }
+                Some(Waiter::Claim(task, lease)) => {
+                    let claim = self.model.claim(lease).expect("something is due");
+                    let held = check(Some(task.await.unwrap()), claim);
+                    self.claims.push((held, claim.2));
+                }
+                None => unreachable!("it was just there"),
+            }
+        }
+        assert!(!self.waiters.iter().any(Waiter::is_finished), "not in the order of asking");
+    }
+
+    async fn end(mut self) {
+        self.settle().await;
+        for (claim, number) in mem::take(&mut self.claims) {
+            drop(claim);
+            self.model.claimed(number).map(|entry| entry.claim.take());
+        }
+        self.settle().await;
+        advance(ticks(100)).await;
+        self.settle().await;
+        let left: Vec<_> = std::iter::from_fn(|| self.model.take()).collect();
+        assert_eq!(self.dict.take_expired(usize::MAX).await, left);
+        assert_eq!(self.dict.len().await, self.model.entries.len());
+    }
+}
+
+/// The claim is on what the model has claimed.
+fn check(claim: Option<Claim<Key, u32>>, (key, value, _): (Key, u32, u64)) -> Claim<Key, u32> {
+    let claim = claim.expect("it is due");
+    assert_eq!((*claim.key(), *claim.value()), (key, value));
+    claim
+}
+
+#[test]
+fn agrees_with_the_naive_list() {
+    let config = config(1_000, 2_015);
+    proptest!(config, |(ops in proptest::collection::vec(op(), 1..80))| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut test = Test::default();
+            for op in ops {
+                test.run(op).await;
+            }
+            test.end().await;
+        });
+    });
+}
