@@ -7,13 +7,13 @@
 //!    first deadline or end of a lease, or until one comes that is sooner.
 
 mod claim;
+mod deadline_queue;
 mod entries;
 mod index;
 #[cfg(all(test, shuttle))]
 mod interleavings;
-mod piles;
-mod shared;
 mod slots;
+mod state;
 
 use std::{
     borrow::Borrow,
@@ -24,7 +24,7 @@ use std::{
 };
 
 pub use self::claim::Claim;
-use self::shared::Shared;
+use self::state::Shared;
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,

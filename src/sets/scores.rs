@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use self::table::Table;
 use crate::{
     engine::panics::drop_all,
-    sets::ordered::{Leaf, Ordered},
+    sets::rank_tree::{Leaf, Ordered},
 };
 
 /// How many stale slots are taken out of the table at once.

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::Claimed, shared::Shared};
+use super::{entries::Claimed, state::Shared};
 use crate::engine::{clock::Deadline, coop};
 
 /// An entry that is due, lent until the end of a lease. Made by

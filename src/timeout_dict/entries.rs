@@ -13,8 +13,8 @@
 use std::{borrow::Borrow, hint::black_box, mem, time::Duration};
 
 use super::{
+    deadline_queue::{Item, Piles},
     index::{At, Index},
-    piles::{Item, Piles},
     slots::Slots,
 };
 use crate::engine::clock::{Deadline, Now, Tick};

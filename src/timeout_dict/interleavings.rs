@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{Claim, entries::Entries, shared::Shared};
+use super::{Claim, entries::Entries, state::Shared};
 use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;

@@ -1,6 +1,6 @@
 use std::{fmt, hash::Hash, marker::PhantomData, time::Duration};
 
-use super::{ExpiringSet, ExpiringSets, members::Members, sets::Sets, shared::Shared};
+use super::{ExpiringSet, ExpiringSets, keyed_members::Sets, members::Members, state::Shared};
 use crate::engine::{
     event::Cause,
     shards::{checked_shards, default_shards},

@@ -3,7 +3,7 @@ use std::{
     ops::{Range, RangeBounds},
 };
 
-use super::shared::{Change, Part, Swept};
+use super::state::{Change, Part, Swept};
 use crate::{
     engine::{
         clock::{Deadline, Tick},
