@@ -9,10 +9,13 @@
 //!    sweeper knows of wakes it.
 
 mod builder;
+mod change;
 mod keyed_members;
 mod members;
 mod set;
 mod sets;
+mod shard;
 mod state;
+mod sweeper;
 
 pub use self::{builder::ExpiringSetBuilder, set::ExpiringSet, sets::ExpiringSets};

@@ -1,47 +1,54 @@
-use std::{borrow::Borrow, iter::repeat_with};
+//! A shard of `ExpiringSets`: some of the sets, by their keys and in the order in which they expire.
+//!
+//! 1. No set is empty.
+//! 2. Each set is in `expiry_queue` once, at a score that none of its members is below. A change leaves it
+//!    there unless it must come sooner; the sweep that finds it there too early moves it on. So to push and
+//!    to pop, which are many, mostly leave the queue alone.
+
+use std::borrow::Borrow;
 
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
 
 use super::{
-    members::{FAIR, Hashed, Members, Owner},
-    state::{Change, Part, Swept},
+    change::Change,
+    members::{Members, Prehashed},
+    shard::{SWEEP_BATCH, Shard, SweepProgress},
 };
 use crate::{
     engine::{clock::Tick, event::Cause},
-    sets::rank_tree::Ordered,
+    sets::rank_tree::RankTree,
 };
 
 /// A table for this many is not worth giving back.
 const SMALL: usize = 64;
 
 /// Some of the sets, by their keys.
-///
-/// 1. No set is empty.
-/// 2. Each set is in `deaths` once, at a score that none of its members is below. A change leaves it there
-///    unless it must come sooner; the sweep that finds it there too early moves it on.
-pub(super) struct Sets<K, T> {
-    sets: HashTable<Box<Keyed<K, T>>>,
+pub(super) struct KeyedMembers<K, T> {
+    /// Boxed: a set is large, and a table moves what is in it when it grows.
+    sets: HashTable<Box<KeyedSet<K, T>>>,
     /// With the hash of each set's key.
-    deaths: Ordered<Death, u64>,
-    /// The number of the next set.
-    next: u64,
+    expiry_queue: ExpiryQueue,
+    next_id: u64,
 }
 
-struct Keyed<K, T> {
+struct KeyedSet<K, T> {
     key: K,
     hash: u64,
-    death: Death,
+    /// Where it is in the expiry queue.
+    expiry: Expiry,
     members: Members<T>,
 }
 
-/// A score, and the number of a set.
-type Death = (Tick, u64);
+type ExpiryQueue = RankTree<Expiry, u64>;
+
+/// A score, and the id of a set. By the id, as keys have no order.
+type Expiry = (Tick, u64);
 
 type ChangeOf<'a, K, T> = Change<'a, K, T, T>;
 
-impl<K, T> Sets<K, T> {
+impl<K, T> KeyedMembers<K, T> {
     pub(super) fn new() -> Self {
-        Self { sets: HashTable::new(), deaths: Ordered::new(), next: 0 }
+        Self { sets: HashTable::new(), expiry_queue: RankTree::new(), next_id: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,13 +66,13 @@ impl<K, T> Sets<K, T> {
 
     /// Takes a set out that has become empty.
     fn remove(
-        found: OccupiedEntry<'_, Box<Keyed<K, T>>>,
-        deaths: &mut Ordered<Death, u64>,
+        found: OccupiedEntry<'_, Box<KeyedSet<K, T>>>,
+        expiry_queue: &mut ExpiryQueue,
         change: &mut ChangeOf<'_, K, T>,
     ) {
         let (set, _) = found.remove();
-        take(&set.death, deaths);
-        change.left.keys.push(set.key);
+        unschedule(&set.expiry, expiry_queue);
+        change.garbage.keys.push(set.key);
     }
 
     fn shrink(&mut self) {
@@ -76,14 +83,14 @@ impl<K, T> Sets<K, T> {
     }
 }
 
-impl<K, T> Sets<K, T>
+impl<K, T> KeyedMembers<K, T>
 where
     K: Eq + Clone + Send + Sync + 'static,
     T: Eq + Send + Sync + 'static,
 {
     /// Lets all that is dead leave.
     pub(super) fn expire(&mut self, change: &mut ChangeOf<'_, K, T>) {
-        while !matches!(self.sweep(usize::MAX, change), Swept::All) {}
+        while !matches!(self.sweep(usize::MAX, change), SweepProgress::Done) {}
     }
 
     /// Calls `op` with the set of a key, if anything in it lives.
@@ -104,7 +111,7 @@ where
         set.members.expire(&set.key, change);
         let outcome = (set.members.len() > 0).then(|| op(&mut set.members, &set.key, change));
         if set.members.len() == 0 {
-            Self::remove(found, &mut self.deaths, change);
+            Self::remove(found, &mut self.expiry_queue, change);
             self.shrink();
         }
         outcome
@@ -116,62 +123,64 @@ where
         hash: u64,
         key: &mut Option<K>,
         score: Tick,
-        mut coming: &mut [Hashed<T>],
+        mut coming: &mut [Prehashed<T>],
         alone: bool,
         change: &mut ChangeOf<'_, K, T>,
     ) {
         let known = self.sets.find(hash, |set| set.hash == hash && Some(&set.key) == key.as_ref());
-        let number = match known {
-            Some(set) => set.death.1,
+        let id = match known {
+            Some(set) => set.expiry.1,
             None => {
                 let Some((first, others)) = coming.split_first_mut() else { return };
                 if change.is_dead(score) {
                     return;
                 }
                 coming = others;
-                self.begin(hash, key.take().expect("it is given"), score, first, change)
+                self.insert_set(hash, key.take().expect("it is given"), score, first, change)
             }
         };
-        let found = self.sets.find_entry(hash, |set| set.death.1 == number);
+        // By the id: the `Eq` of keys, which may panic, was asked once.
+        let found = self.sets.find_entry(hash, |set| set.expiry.1 == id);
         let mut found = found.ok().expect("it was just there");
         let set = &mut **found.get_mut();
-        if score < set.death.0 && !change.is_dead(score) {
-            // Before the members come, so that it holds whatever panics.
-            take(&set.death, &mut self.deaths);
-            set.death.0 = score;
-            self.deaths.insert(set.death, || hash);
+        if score < set.expiry.0 && !change.is_dead(score) {
+            // Before the members come, so that the second invariant holds whatever panics.
+            unschedule(&set.expiry, &mut self.expiry_queue);
+            set.expiry.0 = score;
+            self.expiry_queue.insert(set.expiry, || hash);
         }
         set.members.expire(&set.key, change);
         for coming in coming {
             set.members.push(score, alone, coming, &set.key, change);
         }
         if set.members.len() == 0 {
-            Self::remove(found, &mut self.deaths, change);
+            Self::remove(found, &mut self.expiry_queue, change);
             self.shrink();
         }
     }
 
     /// Makes a set of one live member. That meets nobody's `Eq`, so nothing panics.
-    fn begin(
+    fn insert_set(
         &mut self,
         hash: u64,
         key: K,
         score: Tick,
-        first: &mut Hashed<T>,
+        first: &mut Prehashed<T>,
         change: &mut ChangeOf<'_, K, T>,
     ) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        let death = (score, number);
+        let id = self.next_id;
+        self.next_id += 1;
+        let expiry = (score, id);
         let mut members = Members::new();
         members.push(score, false, first, &key, change);
-        self.sets.insert_unique(hash, Box::new(Keyed { key, hash, death, members }), |s| s.hash);
-        self.deaths.insert(death, || hash);
-        number
+        let set = Box::new(KeyedSet { key, hash, expiry, members });
+        self.sets.insert_unique(hash, set, |set| set.hash);
+        self.expiry_queue.insert(expiry, || hash);
+        id
     }
 }
 
-impl<K, T> Part for Sets<K, T>
+impl<K, T> Shard for KeyedMembers<K, T>
 where
     K: Eq + Clone + Send + Sync + 'static,
     T: Eq + Send + Sync + 'static,
@@ -180,61 +189,47 @@ where
     type Value = T;
     type Member = T;
 
-    fn sweep(&mut self, mut room: usize, change: &mut ChangeOf<'_, K, T>) -> Swept {
-        let mut fair = FAIR;
-        while let Some(&(death, hash)) = self.deaths.first()
-            && change.is_dead(death.0)
+    fn sweep(&mut self, mut room: usize, change: &mut ChangeOf<'_, K, T>) -> SweepProgress {
+        let mut batch = SWEEP_BATCH;
+        while let Some(&(expiry, hash)) = self.expiry_queue.first()
+            && change.is_dead(expiry.0)
         {
-            let found = self.sets.find_entry(hash, |set| set.death.1 == death.1);
-            let mut found = found.ok().expect("each set that dies is there");
+            let found = self.sets.find_entry(hash, |set| set.expiry.1 == expiry.1);
+            let mut found = found.ok().expect("each set that expires is there");
             let set = &mut **found.get_mut();
             let dead = set.members.dead(change);
-            let leaves = dead.min(room).min(fair);
-            set.members.leave(0..leaves, Cause::Expired, &set.key, change);
+            let leaves = dead.min(room).min(batch);
+            set.members.remove_ranks(0..leaves, Cause::Expired, &set.key, change);
             room -= leaves;
-            fair -= leaves;
+            batch -= leaves;
             if leaves < dead {
-                return if room == 0 { Swept::NoRoom } else { Swept::Some };
+                return if room == 0 { SweepProgress::HeldBack } else { SweepProgress::More };
             }
             match set.members.lowest() {
-                None => Self::remove(found, &mut self.deaths, change),
+                None => Self::remove(found, &mut self.expiry_queue, change),
                 Some(lowest) => {
-                    take(&set.death, &mut self.deaths);
-                    set.death.0 = lowest;
-                    self.deaths.insert(set.death, || hash);
+                    unschedule(&set.expiry, &mut self.expiry_queue);
+                    set.expiry.0 = lowest;
+                    self.expiry_queue.insert(set.expiry, || hash);
                 }
             }
-            // To look at a set is work, too.
-            fair = fair.saturating_sub(1);
-            if fair == 0 {
+            // To look at a set is work, too: many that are here too early must not hold the lock for long.
+            batch = batch.saturating_sub(1);
+            if batch == 0 {
                 self.shrink();
-                return Swept::Some;
+                return SweepProgress::More;
             }
         }
         self.shrink();
-        Swept::All
+        SweepProgress::Done
     }
 
     fn lowest(&self) -> Option<Tick> {
-        self.deaths.first().map(|((score, _), _)| *score)
+        self.expiry_queue.first().map(|((score, _), _)| *score)
     }
 }
 
-impl<K: Clone, T> Owner<T> for &K {
-    type Key = K;
-    type Value = T;
-
-    fn prepare(self, count: usize, keys: &mut Vec<K>) {
-        keys.extend(repeat_with(|| self.clone()).take(count));
-    }
-
-    fn event(keys: &mut Vec<K>, member: T) -> (K, T) {
-        (keys.pop().expect("there is one for each event"), member)
-    }
-}
-
-/// Takes a set out of the order of deaths.
-fn take(death: &Death, deaths: &mut Ordered<Death, u64>) {
-    let (rank, _) = deaths.find(death).expect("each set is in the order");
-    deaths.remove_at(rank);
+fn unschedule(expiry: &Expiry, expiry_queue: &mut ExpiryQueue) {
+    let (rank, _) = expiry_queue.find(expiry).expect("each set is in the queue");
+    expiry_queue.remove_at(rank);
 }

@@ -1,11 +1,15 @@
-use std::{borrow::Borrow, fmt, hash::Hash, ops::RangeBounds, sync::Arc, time::Duration};
+//! The handle of one set: each call hashes and converts before the lock, and then makes one change under it.
+
+use std::{borrow::Borrow, fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    ExpiringSetBuilder,
-    members::{Members, Nobody},
-    state::{Change, Shared},
+    builder::ExpiringSetBuilder,
+    change::{Change, Unkeyed},
+    members::{Members, Prehashed},
+    state::SharedState,
+    sweeper,
 };
 use crate::{
     engine::{
@@ -96,7 +100,7 @@ use crate::{
 /// assert_eq!(here.elements().await, ["ada"]);
 /// # }
 /// ```
-pub struct ExpiringSet<T>(pub(super) Arc<Shared<Members<T>, T, ()>>);
+pub struct ExpiringSet<T>(Arc<SharedState<Members<T>, T, ()>>);
 
 impl<T> ExpiringSet<T>
 where
@@ -171,10 +175,10 @@ where
     /// them.
     pub async fn extend(&self, members: impl IntoIterator<Item = T>) {
         coop::proceed().await;
-        let mut coming: Vec<_> = members.into_iter().map(|member| self.0.hashed(member)).collect();
+        let mut coming: Vec<_> = members.into_iter().map(|member| self.prehash(member)).collect();
         self.change(|members, change| {
             for member in &mut coming {
-                members.push(change.now, false, member, Nobody, change);
+                members.push(change.now, false, member, Unkeyed, change);
             }
         });
     }
@@ -220,7 +224,7 @@ where
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Option<T> {
         coop::proceed().await;
-        self.change(|members, change| members.pop(Nobody, change))
+        self.change(|members, change| members.pop(Unkeyed, change))
     }
 
     /// Takes `member` out, as [`Removed`](Cause::Removed); tells whether it was there.
@@ -232,7 +236,7 @@ where
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
-        self.change(|members, change| members.remove(hash, member, Nobody, change))
+        self.change(|members, change| members.remove(hash, member, Unkeyed, change))
     }
 
     /// Takes the members with these scores out, as [`Removed`](Cause::Removed); tells how many there were.
@@ -242,7 +246,7 @@ where
         let scores = self.0.ticks(&scores);
         self.change(|members, change| {
             let ranks = members.ranks(&scores);
-            members.leave(ranks.clone(), Cause::Removed, Nobody, change);
+            members.remove_ranks(ranks.clone(), Cause::Removed, Unkeyed, change);
             ranks.len()
         })
     }
@@ -329,21 +333,40 @@ where
     #[inline]
     fn put(&self, member: T, score: Option<Instant>, alone: bool) {
         // Made before the lock, and so dropped after it.
-        let mut member = self.0.hashed(member);
+        let mut member = self.prehash(member);
         let score = score.map(|score| self.0.clock.tick_of(score));
         self.change(|members, change| {
             let score = score.unwrap_or(change.now);
-            members.push(score, alone, &mut member, Nobody, change);
+            members.push(score, alone, &mut member, Unkeyed, change);
         });
+    }
+
+    #[inline]
+    fn prehash(&self, member: T) -> Prehashed<T> {
+        Prehashed::new(&self.0.hasher, member)
     }
 
     /// Calls `op` under the lock, when the dead have left.
     #[inline]
     fn change<R>(&self, op: impl FnOnce(&mut Members<T>, &mut Change<'_, T, (), T>) -> R) -> R {
         self.0.change(0, |members, change| {
-            members.expire(Nobody, change);
+            members.expire(Unkeyed, change);
             op(members, change)
         })
+    }
+}
+
+impl<T> ExpiringSetBuilder<ExpiringSet<T>>
+where
+    T: Hash + Eq + Clone + Send + Sync + 'static,
+{
+    /// Makes the set and starts its sweeper on the current Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
+    pub fn build(self) -> ExpiringSet<T> {
+        ExpiringSet(sweeper::start(self.options, iter::once(Members::new())))
     }
 }
 

@@ -1,7 +1,10 @@
+//! The handle of many sets, one a key: it knows the shard of each key, and is otherwise as that of one set.
+
 use std::{
     borrow::Borrow,
     fmt,
     hash::{BuildHasher, Hash},
+    iter,
     ops::RangeBounds,
     sync::Arc,
     time::Duration,
@@ -11,15 +14,18 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    ExpiringSetBuilder,
-    keyed_members::Sets,
-    members::Members,
-    state::{Change, Shared},
+    builder::ExpiringSetBuilder,
+    change::Change,
+    keyed_members::KeyedMembers,
+    members::{Members, Prehashed},
+    state::SharedState,
+    sweeper,
 };
 use crate::{
     engine::{
         coop,
         event::{Cause, Events, LosslessEvents},
+        shards::checked_shards,
     },
     sets::scores::hash_of,
 };
@@ -62,7 +68,7 @@ use crate::{
 /// assert_eq!(readers.keys().await, Vec::<String>::new());
 /// # }
 /// ```
-pub struct ExpiringSets<K, T>(pub(super) Arc<Shared<Sets<K, T>, K, T>>);
+pub struct ExpiringSets<K, T>(Arc<SharedState<KeyedMembers<K, T>, K, T>>);
 
 impl<K, T> ExpiringSets<K, T>
 where
@@ -173,7 +179,7 @@ where
         let scores = self.0.ticks(&scores);
         let remove = |members: &mut Members<T>, key: &K, change: &mut Change<'_, K, T, T>| {
             let ranks = members.ranks(&scores);
-            members.leave(ranks.clone(), Cause::Removed, key, change);
+            members.remove_ranks(ranks.clone(), Cause::Removed, key, change);
             ranks.len()
         };
         self.change(key, remove).unwrap_or(0)
@@ -235,7 +241,7 @@ where
     /// The keys of all sets, in no order. A shard is looked at at a time.
     pub async fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
-        for shard in 0..self.0.parts() {
+        for shard in 0..self.0.shard_count() {
             coop::proceed().await;
             self.0.change(shard, |sets, change| {
                 sets.expire(change);
@@ -248,7 +254,7 @@ where
     /// How many sets there are. A shard is looked at at a time.
     pub async fn sets(&self) -> usize {
         let mut count = 0;
-        for shard in 0..self.0.parts() {
+        for shard in 0..self.0.shard_count() {
             coop::proceed().await;
             count += self.0.change(shard, |sets, change| {
                 sets.expire(change);
@@ -287,8 +293,8 @@ where
     ) {
         let hash = self.0.hasher.hash_one(&key);
         // All this is made before the lock, and so dropped after it.
-        let hashed = |member| self.0.hashed(member);
-        let mut coming: SmallVec<[_; 1]> = members.into_iter().map(hashed).collect();
+        let prehash = |member| Prehashed::new(&self.0.hasher, member);
+        let mut coming: SmallVec<[_; 1]> = members.into_iter().map(prehash).collect();
         let mut key = Some(key);
         let score = score.map(|score| self.0.clock.tick_of(score));
         self.0.change(self.shard_of(hash), |sets, change| {
@@ -310,9 +316,39 @@ where
         self.0.change(self.shard_of(hash), |sets, change| sets.change(hash, key, change, op))
     }
 
-    /// By bits at which the table of a shard does not look.
+    /// By bits of the middle: the table of a shard goes by the lowest and the highest ones, which would be
+    /// nearly alike for all keys of a shard.
     fn shard_of(&self, hash: u64) -> usize {
-        (hash >> 40) as usize % self.0.parts()
+        (hash >> 40) as usize % self.0.shard_count()
+    }
+}
+
+impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
+    /// How many parts the sets are in, each with a lock of its own; rounded up to a power of two.
+    /// Defaults to four for each core, 64 at least.
+    ///
+    /// # Panics
+    ///
+    /// Where `shards` is 0 or above 65,536.
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = checked_shards(shards);
+        self
+    }
+}
+
+impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    T: Hash + Eq + Clone + Send + Sync + 'static,
+{
+    /// Makes the sets and starts their sweeper on the current Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
+    pub fn build(self) -> ExpiringSets<K, T> {
+        let shards = iter::repeat_with(KeyedMembers::new).take(self.shards);
+        ExpiringSets(sweeper::start(self.options, shards))
     }
 }
 
