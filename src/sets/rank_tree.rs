@@ -2,7 +2,7 @@
 //!
 //! 1. Keys are unique. Items are in leaves, in order; all leaves are equally deep.
 //! 2. A separator is greater than all keys before it, and at most the least key after it.
-//! 3. No node but the root is empty. After a removal, a node of less than a quarter joins a neighbour
+//! 3. No node but the root is empty. After a removal, a node of less than a quarter is merged with a neighbour
 //!    where both fit into three quarters of one; so the depth stays logarithmic.
 //! 4. What comes in order fills its nodes: a full one is not halved where the new item is its last.
 //! 5. `Ord` and `Clone` of keys may be somebody's code, and panic. They are called before a change; a

@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{Claim, entries::Entries, state::SharedState};
+use super::{claim::Claim, entries::Entries, state::SharedState};
 use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;

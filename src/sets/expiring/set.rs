@@ -58,7 +58,7 @@ use crate::{
 /// | `clear()`, `DEL key` | [`clear`](Self::clear) |
 /// | `ZREMRANGEBYSCORE key -inf now-ttl` | nothing: it has been done |
 /// | `ZREM`, `ZSCORE`, `ZRANGEBYSCORE`, `ZREMRANGEBYSCORE` | [`remove`](Self::remove), [`score`](Self::score), [`range`](Self::range), [`remove_range`](Self::remove_range) |
-/// | one `key` of many | [`ExpiringSets`] |
+/// | one `key` of many | [`ExpiringSets`](crate::ExpiringSets) |
 /// | any score, and no time | [`SortedSet`](crate::SortedSet) |
 ///
 /// # Cost

@@ -210,7 +210,7 @@ impl<K, V> Inner<K, V> {
         }
     }
 
-    /// Joins a small child with a neighbour, where both fit.
+    /// Merges a small child with a neighbour, where both fit.
     fn merge(&mut self, child: usize, garbage: &mut Vec<K>) {
         let fit = |left: usize| {
             let size = |child| self.nodes.get(child).map_or(FULL, Node::size);
@@ -273,7 +273,6 @@ impl<K: Ord + Clone, V> Inner<K, V> {
     ) -> usize {
         let next = child + 1;
         let has_room = self.nodes.get(next).is_some_and(|next| !next.is_full());
-        // Changed are only the halves, which no comparison follows: they go in below, all at once.
         let (separator, is_right, right, len) = match &mut self.nodes[child] {
             Node::Leaf(items) if items.back().is_none_or(|(last, _)| last < key) => {
                 let separator = key.clone();
