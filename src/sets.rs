@@ -1,7 +1,7 @@
 //! Sets in an order: members by score, where the score is a time ([`expiring`]) or anything ([`sorted`]).
 
 mod expiring;
-mod ordered;
+mod rank_tree;
 mod scores;
 mod sorted;
 

@@ -2,15 +2,15 @@
 //! [`ExpiringSet`](crate::ExpiringSet).
 //!
 //! 1. Each member has a slot, and its slot is in the table.
-//! 2. A slot whose member has left is stale: it stays in the table for a while, but its place is not in the
+//! 2. A slot whose member has left is stale: it stays in the table for a while, but its key is not in the
 //!    order any more. To take it out costs a wait for memory; of many at once, the waits fall together.
 //! 3. There are no more slots than three times the members, and a few.
 //! 4. `Eq` of members, and `Ord` and `Clone` of scores, may be somebody's code, and panic. They are called
 //!    before a change. Taking out, which goes by rank, calls none of them.
 //! 5. All this may be behind a lock, so nothing of the user's is dropped here. What leaves is left in a
-//!    [`Cut`], in what is returned, or in the litter, for whoever drops it after unlocking.
+//!    [`Drained`], in what is returned, or in the garbage, for whoever drops it after unlocking.
 
-mod table;
+mod slot_table;
 
 use std::{
     borrow::Borrow,
@@ -21,10 +21,10 @@ use std::{
 
 use smallvec::SmallVec;
 
-use self::table::Table;
+use self::slot_table::SlotTable;
 use crate::{
     engine::panics::drop_all,
-    sets::ordered::{Leaf, Ordered},
+    sets::rank_tree::{Leaf, RankTree},
 };
 
 /// How many stale slots are taken out of the table at once.
@@ -38,27 +38,28 @@ pub(crate) const FEW: usize = 4;
 
 /// Each member once, in the order of the scores; equal scores in the order of coming.
 pub(crate) struct Scores<S, T> {
-    members: Ordered<Place<S>, Member<T>>,
-    /// The places of members, each in a slot.
-    slots: Vec<Option<Place<S>>>,
-    /// Slots, by the hashes of their members.
-    table: Table,
+    members: RankTree<OrderKey<S>, Member<T>>,
+    /// The key of each member, by slot. Of a stale slot it stays, as `None` would cost a wait for memory.
+    slots: Vec<Option<OrderKey<S>>>,
+    /// Slots, by the hashes of their members. Not the members themselves, as those move in the tree.
+    table: SlotTable,
+    /// Slots whose members have left, and that are still in the table.
     stale: Vec<Slot>,
     /// Slots that are not in the table.
     free: Vec<u32>,
-    /// The number of the next to come.
-    next: u64,
+    /// Of the next to come.
+    next_sequence: u64,
 }
 
 /// A score, and a number that tells equal ones apart.
-pub(crate) type Place<S> = (S, u64);
+pub(crate) type OrderKey<S> = (S, u64);
 
 struct Member<T> {
     member: T,
     slot: Slot,
 }
 
-/// Where a member's place is, and the hash by which that is found.
+/// Where a member's key is, and the hash by which that is found.
 #[derive(Clone, Copy)]
 struct Slot {
     number: u32,
@@ -66,14 +67,14 @@ struct Slot {
 }
 
 /// Members that were taken out. Made before the lock, and dropped after it.
-pub(crate) struct Cut<S, T> {
+pub(crate) struct Drained<S, T> {
     few: SmallVec<[(S, T); FEW]>,
-    leaves: Vec<Leaf<Place<S>, Member<T>>>,
-    /// Memory that is given back.
-    old: Option<Old<S>>,
+    leaves: Vec<Leaf<OrderKey<S>, Member<T>>>,
+    /// Memory that is given back, as to free much of it takes long, too.
+    old: Option<OldSlots<S>>,
 }
 
-type Old<S> = (Vec<Option<Place<S>>>, Table);
+type OldSlots<S> = (Vec<Option<OrderKey<S>>>, SlotTable);
 
 /// The hash by which a member is found.
 #[inline]
@@ -85,12 +86,12 @@ pub(crate) fn hash_of<Q: Hash + ?Sized>(hasher: &impl BuildHasher, member: &Q) -
 impl<S, T> Scores<S, T> {
     pub(crate) fn new() -> Self {
         Self {
-            members: Ordered::new(),
+            members: RankTree::new(),
             slots: Vec::new(),
-            table: Table::default(),
+            table: SlotTable::default(),
             stale: Vec::new(),
             free: Vec::new(),
-            next: 0,
+            next_sequence: 0,
         }
     }
 
@@ -122,7 +123,7 @@ impl<S, T> Scores<S, T> {
     #[inline]
     pub(crate) fn remove_at(&mut self, rank: usize) -> (S, T) {
         let ((score, _), Member { member, slot }) = self.members.remove_at(rank);
-        self.forget_place(slot);
+        self.forget_key(slot);
         self.stale.push(slot);
         if self.has_too_many_slots() {
             drop(self.rebuild());
@@ -132,39 +133,40 @@ impl<S, T> Scores<S, T> {
 
     /// Takes out the members of these ranks, in order. O(log n + m).
     #[inline]
-    pub(crate) fn cut(&mut self, ranks: Range<usize>, cut: &mut Cut<S, T>) {
-        if ranks.len() == 1 && cut.few.len() < FEW && cut.leaves.is_empty() {
-            cut.few.push(self.remove_at(ranks.start));
+    pub(crate) fn drain(&mut self, ranks: Range<usize>, drained: &mut Drained<S, T>) {
+        // What dies in a steady flow is one at a time, and takes no memory for it.
+        if ranks.len() == 1 && drained.few.len() < FEW && drained.leaves.is_empty() {
+            drained.few.push(self.remove_at(ranks.start));
         } else {
-            self.cut_leaves(ranks, cut);
+            self.drain_leaves(ranks, drained);
         }
     }
 
     /// Scores that are of no more use, to be dropped after unlocking.
-    pub(crate) fn take_litter(&mut self) -> Vec<Place<S>> {
-        self.members.take_litter()
+    pub(crate) fn take_garbage(&mut self) -> Vec<OrderKey<S>> {
+        self.members.take_garbage()
     }
 
-    fn cut_leaves(&mut self, ranks: Range<usize>, cut: &mut Cut<S, T>) {
-        let before = cut.leaves.len();
-        self.members.cut(ranks, &mut cut.leaves);
+    fn drain_leaves(&mut self, ranks: Range<usize>, drained: &mut Drained<S, T>) {
+        let before = drained.leaves.len();
+        self.members.drain(ranks, &mut drained.leaves);
         if self.has_too_many_slots() {
-            cut.old = Some(self.rebuild());
+            drained.old = Some(self.rebuild());
             return;
         }
-        for (_, member) in cut.leaves[before..].iter().flatten() {
-            self.forget_place(member.slot);
+        for (_, member) in drained.leaves[before..].iter().flatten() {
+            self.forget_key(member.slot);
             self.stale.push(member.slot);
         }
     }
 
-    /// A place whose drop is somebody's code goes to the litter in time.
+    /// A key whose drop is somebody's code goes to the garbage in time.
     #[inline]
-    fn forget_place(&mut self, slot: Slot) {
+    fn forget_key(&mut self, slot: Slot) {
         if needs_drop::<S>()
-            && let Some(place) = self.slots[slot.number as usize].take()
+            && let Some(key) = self.slots[slot.number as usize].take()
         {
-            self.members.discard(place);
+            self.members.discard(key);
         }
     }
 
@@ -176,19 +178,19 @@ impl<S, T> Scores<S, T> {
     /// Gives each member a new slot, and so all memory back that is not needed. O(n), but members are few
     /// where there are too many slots.
     #[cold]
-    fn rebuild(&mut self) -> Old<S> {
+    fn rebuild(&mut self) -> OldSlots<S> {
         let len = self.members.len();
         let mut slots = Vec::with_capacity(len);
-        let mut table = Table::with_capacity(len);
+        let mut table = SlotTable::with_capacity(len);
         self.members.for_each_mut(|_, Member { slot, .. }| {
-            let place = self.slots[slot.number as usize].take();
+            let key = self.slots[slot.number as usize].take();
             slot.number = slots.len() as u32;
-            slots.push(place);
+            slots.push(key);
             table.insert(slot.hash, slot.number);
         });
         if needs_drop::<S>() {
-            let places = self.slots.iter_mut().filter_map(Option::take);
-            places.for_each(|place| self.members.discard(place));
+            let keys = self.slots.iter_mut().filter_map(Option::take);
+            keys.for_each(|key| self.members.discard(key));
         }
         self.stale = Vec::new();
         self.free = Vec::new();
@@ -198,7 +200,7 @@ impl<S, T> Scores<S, T> {
     /// Makes room in the table: a larger one, or one without the stale slots.
     #[cold]
     fn grow(&mut self) {
-        let mut table = Table::with_capacity((self.members.len() + 1) * 5 / 4);
+        let mut table = SlotTable::with_capacity((self.members.len() + 1) * 5 / 4);
         self.members.for_each(0..self.members.len(), |_, Member { slot, .. }| {
             table.insert(slot.hash, slot.number);
         });
@@ -209,6 +211,7 @@ impl<S, T> Scores<S, T> {
     /// Takes the youngest of the stale slots out of the table.
     #[cold]
     fn free_slots(&mut self) {
+        // None of these waits for another: the processor fetches what it needs of many at once.
         for Slot { number, hash } in self.stale.drain(self.stale.len() - BATCH..) {
             self.table.remove(hash, number);
             self.free.push(number);
@@ -270,27 +273,28 @@ impl<S: Ord + Clone, T> Scores<S, T> {
         }
         let unused = || u32::try_from(self.slots.len()).expect("there are at most 2^32 slots");
         let number = self.free.last().copied().unwrap_or_else(unused);
-        let place = (score.clone(), self.next);
+        let key = (score.clone(), self.next_sequence);
         let slot = Slot { number, hash };
-        self.members.insert((score, self.next), || Member { member: take(member), slot });
-        self.next += 1;
+        self.members.insert((score, self.next_sequence), || Member { member: take(member), slot });
+        self.next_sequence += 1;
         match self.free.pop() {
-            Some(_) => self.slots[number as usize] = Some(place),
-            None => self.slots.push(Some(place)),
+            Some(_) => self.slots[number as usize] = Some(key),
+            None => self.slots.push(Some(key)),
         }
         self.table.insert(hash, number);
     }
 
     fn move_to(&mut self, score: S, rank: usize, slot: Slot, member: &mut Option<T>) -> S {
-        let place = (score.clone(), self.next);
-        // It is put in before it is taken out, as only that may panic.
+        let key = (score.clone(), self.next_sequence);
+        // It is put in before it is taken out, as only that may panic (`Ord`, `Clone`): a member is lost never,
+        // and twice only for the moment in between.
         let old = self.slots[slot.number as usize].as_ref();
-        let rank = rank + usize::from(place < *old.expect("it was found by its place"));
-        self.members.insert((score, self.next), || Member { member: take(member), slot });
-        self.next += 1;
+        let rank = rank + usize::from(key < *old.expect("it was found by its key"));
+        self.members.insert((score, self.next_sequence), || Member { member: take(member), slot });
+        self.next_sequence += 1;
         let ((score, _), old) = self.members.remove_at(rank);
         *member = Some(old.member);
-        if let Some(old) = self.slots[slot.number as usize].replace(place) {
+        if let Some(old) = self.slots[slot.number as usize].replace(key) {
             self.members.discard(old);
         }
         score
@@ -304,9 +308,9 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     {
         let mut rank = 0;
         let found = self.table.find(hash, |slot| {
-            // The place of a stale slot is not in the order.
-            let place = self.slots[slot as usize].as_ref();
-            let found = place.and_then(|place| self.members.find(place));
+            // The key of a stale slot is not in the order.
+            let key = self.slots[slot as usize].as_ref();
+            let found = key.and_then(|key| self.members.find(key));
             found.is_some_and(|(at, found)| {
                 rank = at;
                 found.member.borrow() == member
@@ -316,7 +320,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     }
 }
 
-impl<S, T> Cut<S, T> {
+impl<S, T> Drained<S, T> {
     /// What was taken out, in order.
     pub(crate) fn into_members(self) -> impl Iterator<Item = (S, T)> {
         let leaves = self.leaves.into_iter().flatten();
@@ -330,7 +334,7 @@ impl<S, T> Cut<S, T> {
     }
 }
 
-impl<S, T> Default for Cut<S, T> {
+impl<S, T> Default for Drained<S, T> {
     fn default() -> Self {
         Self { few: SmallVec::new(), leaves: Vec::new(), old: None }
     }

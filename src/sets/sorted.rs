@@ -1,3 +1,6 @@
+//! A sorted set of any scores: [`Scores`] behind one lock. What is the user's is hashed before the lock and
+//! dropped after it.
+
 use std::{
     borrow::Borrow,
     fmt,
@@ -8,7 +11,7 @@ use std::{
 
 use crate::{
     engine::{coop, hasher::DefaultHasher, panics::drop_all},
-    sets::scores::{Cut, Scores, hash_of},
+    sets::scores::{Drained, Scores, hash_of},
 };
 
 /// A set whose members are ordered by score, as Redis' sorted sets are.
@@ -69,9 +72,9 @@ use crate::{
 /// assert_eq!(points.pop_last().await, Some((50, "ada")));
 /// # }
 /// ```
-pub struct SortedSet<S, T>(Arc<Shared<S, T>>);
+pub struct SortedSet<S, T>(Arc<SharedState<S, T>>);
 
-struct Shared<S, T> {
+struct SharedState<S, T> {
     scores: Mutex<Scores<S, T>>,
     hasher: DefaultHasher,
 }
@@ -84,7 +87,7 @@ where
     /// An empty set.
     pub fn new() -> Self {
         let (scores, hasher) = (Mutex::new(Scores::new()), DefaultHasher::default());
-        Self(Arc::new(Shared { scores, hasher }))
+        Self(Arc::new(SharedState { scores, hasher }))
     }
 
     /// Moves `member` in, at `score`; returns the score that it had (Redis: `ZADD`).
@@ -105,6 +108,7 @@ where
         let mut coming: Vec<_> = members.into_iter().map(hashed).collect();
         self.change(|scores| {
             for (hash, coming, member) in &mut coming {
+                // The old score goes where the new one was: it is dropped after the lock, too.
                 if let Some(score) = coming.take() {
                     *coming = scores.insert(score, *hash, member);
                 }
@@ -168,7 +172,7 @@ where
     #[doc(alias = "ZRANGE")]
     pub async fn ranks(&self, ranks: impl RangeBounds<usize>) -> Vec<(S, T)> {
         coop::proceed().await;
-        self.copies(|all| within(&ranks, all.len()))
+        self.copies(|all| clamped(&ranks, all.len()))
     }
 
     /// How many members have these scores (Redis: `ZCOUNT`). O(log n).
@@ -198,14 +202,14 @@ where
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<S>) -> usize {
         coop::proceed().await;
-        self.cut(|all| all.ranks(&scores))
+        self.drain(|all| all.ranks(&scores))
     }
 
     /// Takes the members of these ranks out; tells how many there were (Redis: `ZREMRANGEBYRANK`).
     #[doc(alias = "ZREMRANGEBYRANK")]
     pub async fn remove_ranks(&self, ranks: impl RangeBounds<usize>) -> usize {
         coop::proceed().await;
-        self.cut(|all| within(&ranks, all.len()))
+        self.drain(|all| clamped(&ranks, all.len()))
     }
 
     /// Takes the member with the lowest score out (Redis: `ZPOPMIN`).
@@ -250,14 +254,14 @@ where
         copies
     }
 
-    fn cut(&self, ranks: impl FnOnce(&Scores<S, T>) -> Range<usize>) -> usize {
-        let mut cut = Cut::default();
+    fn drain(&self, ranks: impl FnOnce(&Scores<S, T>) -> Range<usize>) -> usize {
+        let mut drained = Drained::default();
         let count = self.change(|scores| {
             let ranks = ranks(scores);
-            scores.cut(ranks.clone(), &mut cut);
+            scores.drain(ranks.clone(), &mut drained);
             ranks.len()
         });
-        cut.drop_all();
+        drained.drop_all();
         count
     }
 
@@ -265,9 +269,10 @@ where
     fn change<R>(&self, op: impl FnOnce(&mut Scores<S, T>) -> R) -> R {
         let mut scores = lock(&self.0.scores);
         let outcome = op(&mut scores);
-        let litter = scores.take_litter();
+        // Taken after each change, so that it never grows.
+        let garbage = scores.take_garbage();
         drop(scores);
-        drop_all(litter);
+        drop_all(garbage);
         outcome
     }
 }
@@ -301,7 +306,7 @@ fn cloned<S: Clone, T: Clone>((score, member): (&S, &T)) -> (S, T) {
 }
 
 /// These ranks, of those that are there.
-fn within(ranks: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
+fn clamped(ranks: &impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let start = match ranks.start_bound() {
         Bound::Unbounded => 0,
         Bound::Included(&rank) => rank,

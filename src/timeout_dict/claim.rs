@@ -1,11 +1,13 @@
+//! What a claim may do, and what becomes of its entry when it is dropped.
+
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{entries::Claimed, shared::Shared};
+use super::{entries::ClaimedEntry, state::SharedState};
 use crate::engine::{clock::Deadline, coop};
 
 /// An entry that is due, lent until the end of a lease. Made by
-/// [`TimeoutDict::claim_expired`](super::TimeoutDict::claim_expired) and
-/// [`next_claim`](super::TimeoutDict::next_claim).
+/// [`TimeoutDict::claim_expired`](crate::TimeoutDict::claim_expired) and
+/// [`next_claim`](crate::TimeoutDict::next_claim).
 ///
 /// The entry itself stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is
 /// dropped without it gives the entry back at once, with the deadline that it had: so it comes before all
@@ -16,14 +18,14 @@ use crate::engine::{clock::Deadline, coop};
 /// cleared, or given another deadline or none. Whatever is done with a void claim changes nothing. The end of
 /// the lease alone does not make it void: as long as nobody else got the entry, it can be acked and extended.
 pub struct Claim<K, V> {
-    shared: Arc<Shared<K, V>>,
-    claimed: Claimed<K, V>,
+    shared: Arc<SharedState<K, V>>,
+    claimed: ClaimedEntry<K, V>,
     /// Whether nothing is left to give back.
     is_done: bool,
 }
 
 impl<K, V> Claim<K, V> {
-    pub(super) fn new(shared: Arc<Shared<K, V>>, claimed: Claimed<K, V>) -> Self {
+    pub(super) fn new(shared: Arc<SharedState<K, V>>, claimed: ClaimedEntry<K, V>) -> Self {
         Self { shared, claimed, is_done: false }
     }
 
@@ -60,12 +62,13 @@ impl<K, V> Claim<K, V> {
     }
 
     pub(super) fn extend_to(&self, end: Deadline) -> bool {
-        self.shared.with(|entries| entries.extend(self.claimed.place, end))
+        self.shared.with(|entries| entries.extend(self.claimed.id, end))
     }
 
     pub(super) fn ack_now(&mut self) -> bool {
+        // First: whatever the ack finds, the drop has nothing to give back.
         self.is_done = true;
-        let entry = self.shared.with(|entries| entries.ack(self.claimed.place));
+        let entry = self.shared.with(|entries| entries.ack(self.claimed.id));
         entry.is_some()
     }
 }
@@ -73,7 +76,7 @@ impl<K, V> Claim<K, V> {
 impl<K, V> Drop for Claim<K, V> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.shared.with(|entries| entries.give_back(self.claimed.place));
+            self.shared.with(|entries| entries.give_back(self.claimed.id));
         }
     }
 }

@@ -1,51 +1,54 @@
 //! The entries of a timeout dictionary: plain data that knows neither clock nor lock.
 //!
-//! 1. Each entry has a slot, and its slot is in `by_key`.
-//! 2. An entry with a deadline is in `due`, unless it is on lease; then it is in `leases`, unless the lease is
-//!    never over. All others are in neither.
-//! 3. No number is given twice, neither to a deadline nor to a claim. So a claim is void unless its number is
-//!    the one that its entry has.
+//! 1. The location of each entry is in `by_key`.
+//! 2. An entry with a deadline is in `deadlines`, unless it is on lease; then it is in `leases`, unless the
+//!    lease is never over. All others are in neither.
+//! 3. No sequence number is given twice, neither to a deadline nor to a claim. So a claim is void unless its
+//!    number is the one that its entry has.
 //! 4. The user's `Eq` and `Clone` run before anything is changed, and nothing of the user's is dropped. So
 //!    a panic of theirs leaves all this as it was.
-//! 5. Whatever is put into `due` or `leases` and comes before what the head of the line sleeps for, sets
-//!    `wake`.
+//! 5. Whatever is put into one of the queues and comes before what the first waiter sleeps for, sets
+//!    `must_wake`.
 
 use std::{borrow::Borrow, hint::black_box, mem, time::Duration};
 
+use slab::Slab;
+
 use super::{
-    index::{At, Index},
-    piles::{Item, Piles},
-    slots::Slots,
+    deadline_queue::{DeadlineQueue, Timer},
+    key_index::{KeyIndex, Location},
 };
 use crate::engine::clock::{Deadline, Now, Tick};
 
-/// As many entries' memory is kept when none is left.
-const KEPT: usize = 1_024;
+/// As many entries' memory stays when none is left: a dictionary that is often empty does not begin anew each
+/// time.
+const MIN_CAPACITY: usize = 1_024;
 
 pub(super) struct Entries<K, V> {
-    slots: Slots<Entry<K, V>>,
-    by_key: Index,
-    due: Piles,
-    leases: Piles,
-    last_number: u64,
-    /// What the head of the line sleeps for, as [`Deadline::order`]. It may outlive the wait, at the cost of
-    /// a needless notice.
-    awaited: Option<u64>,
-    wake: bool,
+    slots: Slab<Entry<K, V>>,
+    by_key: KeyIndex,
+    deadlines: DeadlineQueue,
+    /// The ends of leases.
+    leases: DeadlineQueue,
+    last_sequence: u64,
+    /// What the first waiter sleeps for, as [`Deadline::order`]. It may outlive the wait, at the cost of a
+    /// needless notice.
+    sleeps_until: Option<u64>,
+    must_wake: bool,
 }
 
 /// A key and a value that somebody may work on, until the end of a lease.
-pub(super) struct Claimed<K, V> {
+pub(super) struct ClaimedEntry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
-    pub(super) place: ClaimPlace,
+    pub(super) id: ClaimId,
 }
 
-/// What a claim is on.
+/// Which claim it is, and on what. By its number, as another entry may be at the location by now.
 #[derive(Clone, Copy)]
-pub(super) struct ClaimPlace {
-    at: At,
-    number: u64,
+pub(super) struct ClaimId {
+    location: Location,
+    sequence: u64,
 }
 
 struct Entry<K, V> {
@@ -53,32 +56,33 @@ struct Entry<K, V> {
     value: V,
     deadline: Deadline,
     /// Tells equal deadlines apart: the one that was set first is less.
-    number: u64,
-    /// The number of the last claim, unless that is void; else 0.
+    sequence: u64,
+    /// The number of the last claim, unless that is void; else 0. It outlives the lease: who is late may still
+    /// ack, as long as nobody else got the entry.
     claim: u64,
     /// Of the lease, where the entry is on one.
     lease_end: Deadline,
-    place: Place,
+    queued_in: QueuedIn,
 }
 
-/// Where an entry stands.
+/// In which queue an entry has its timer.
 #[derive(Clone, Copy)]
-enum Place {
-    Nowhere,
-    Due,
-    Leased,
+enum QueuedIn {
+    Neither,
+    Deadlines,
+    Leases,
 }
 
 impl<K, V> Entries<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            slots: Slots::new(),
-            by_key: Index::new(),
-            due: Piles::new(),
-            leases: Piles::new(),
-            last_number: 0,
-            awaited: None,
-            wake: false,
+            slots: Slab::new(),
+            by_key: KeyIndex::new(),
+            deadlines: DeadlineQueue::new(),
+            leases: DeadlineQueue::new(),
+            last_sequence: 0,
+            sleeps_until: None,
+            must_wake: false,
         }
     }
 
@@ -91,16 +95,16 @@ impl<K, V> Entries<K, V> {
     where
         K: Eq,
     {
-        let hash = At::fold(hash);
+        let hash = Location::fold(hash);
         let Some((key, value)) = new else { return };
         match self.find(hash, key) {
-            Some(at) => {
-                self.schedule(at, deadline);
-                mem::swap(&mut self.entry_mut(at).value, value);
+            Some(location) => {
+                self.reschedule(location, deadline);
+                mem::swap(&mut self.entry_mut(location).value, value);
             }
             None => {
                 if let Some((key, value)) = new.take() {
-                    self.join(hash, key, value, deadline);
+                    self.insert_new(hash, key, value, deadline);
                 }
             }
         }
@@ -111,7 +115,7 @@ impl<K, V> Entries<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(At::fold(hash), key).map(|at| &self.entry(at).value)
+        self.find(Location::fold(hash), key).map(|location| &self.entry(location).value)
     }
 
     pub(super) fn deadline<Q>(&self, hash: u64, key: &Q) -> Option<Deadline>
@@ -119,7 +123,7 @@ impl<K, V> Entries<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(At::fold(hash), key).map(|at| self.entry(at).deadline)
+        self.find(Location::fold(hash), key).map(|location| self.entry(location).deadline)
     }
 
     /// Returns the deadline it had.
@@ -133,9 +137,9 @@ impl<K, V> Entries<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let at = self.find(At::fold(hash), key)?;
-        let old = self.entry(at).deadline;
-        self.schedule(at, deadline);
+        let location = self.find(Location::fold(hash), key)?;
+        let old = self.entry(location).deadline;
+        self.reschedule(location, deadline);
         Some(old)
     }
 
@@ -144,219 +148,224 @@ impl<K, V> Entries<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let at = self.find(At::fold(hash), key)?;
-        self.step_out(at);
-        Some(self.leave(at))
+        let location = self.find(Location::fold(hash), key)?;
+        self.dequeue(location);
+        Some(self.remove_at(location))
     }
 
     /// Returns all that there was. Numbers go on, so that old claims are void.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         let fresh = Self {
-            last_number: self.last_number,
-            awaited: self.awaited,
-            wake: self.wake,
+            last_sequence: self.last_sequence,
+            sleeps_until: self.sleeps_until,
+            must_wake: self.must_wake,
             ..Self::new()
         };
         let old = mem::replace(self, fresh);
-        old.slots.into_items().map(|entry| (entry.key, entry.value))
+        old.slots.into_iter().map(|(_, entry)| (entry.key, entry.value))
     }
 
-    /// Puts back in `due` what was on leases that are over. Their claims are not void yet.
+    /// Puts back in `deadlines` what was on leases that are over. Their claims are not void yet.
     pub(super) fn end_leases(&mut self, now: &impl Now) {
         while let Some(first) = self.leases.first(|_| ())
             && now.is_dead(first.deadline)
         {
             self.leases.remove_first();
-            self.line_up(first.at);
+            self.enqueue(first.location);
         }
     }
 
     /// Takes the first entry out that is due.
     pub(super) fn take_first(&mut self, now: &impl Now) -> Option<(K, V)> {
         let first = self.first_due(now)?;
-        self.due.remove_first();
-        Some(self.leave(first.at))
+        self.deadlines.remove_first();
+        Some(self.remove_at(first.location))
     }
 
     /// Lends the first entry that is due.
-    pub(super) fn claim_first(&mut self, now: Tick, lease: Duration) -> Option<Claimed<K, V>>
+    pub(super) fn claim_first(&mut self, now: Tick, lease: Duration) -> Option<ClaimedEntry<K, V>>
     where
         K: Clone,
         V: Clone,
     {
         let first = self.first_due(&now)?;
-        let entry = self.entry(first.at);
+        let entry = self.entry(first.location);
         let (key, value) = (entry.key.clone(), entry.value.clone());
-        self.due.remove_first();
-        let place = ClaimPlace { at: first.at, number: self.next_number() };
-        self.entry_mut(first.at).claim = place.number;
-        self.lend(place, now.after(lease));
-        Some(Claimed { key, value, place })
+        self.deadlines.remove_first();
+        let id = ClaimId { location: first.location, sequence: self.next_sequence() };
+        self.entry_mut(first.location).claim = id.sequence;
+        self.enqueue_lease(id, now.after(lease));
+        Some(ClaimedEntry { key, value, id })
     }
 
     /// Takes out what the claim is on, unless that is void.
-    pub(super) fn ack(&mut self, claim: ClaimPlace) -> Option<(K, V)> {
+    pub(super) fn ack(&mut self, claim: ClaimId) -> Option<(K, V)> {
         if self.is_void(claim) {
             return None;
         }
-        self.step_out(claim.at);
-        Some(self.leave(claim.at))
+        self.dequeue(claim.location);
+        Some(self.remove_at(claim.location))
     }
 
     /// Lets the lease be over at `end`; tells whether the claim is not void.
-    pub(super) fn extend(&mut self, claim: ClaimPlace, end: Deadline) -> bool {
+    pub(super) fn extend(&mut self, claim: ClaimId, end: Deadline) -> bool {
         if self.is_void(claim) {
             return false;
         }
-        self.step_out(claim.at);
-        self.lend(claim, end);
+        self.dequeue(claim.location);
+        self.enqueue_lease(claim, end);
         true
     }
 
     /// Ends the lease and the claim.
-    pub(super) fn give_back(&mut self, claim: ClaimPlace) {
+    pub(super) fn give_back(&mut self, claim: ClaimId) {
         if self.is_void(claim) {
             return;
         }
-        self.step_out(claim.at);
-        self.entry_mut(claim.at).claim = 0;
-        self.line_up(claim.at);
+        self.dequeue(claim.location);
+        self.entry_mut(claim.location).claim = 0;
+        self.enqueue(claim.location);
     }
 
-    /// When something may be due at the earliest. Whatever comes sooner sets `wake`.
-    pub(super) fn await_first(&mut self) -> Deadline {
-        let firsts = [self.due.first(|_| ()), self.leases.first(|_| ())];
+    /// When something may be due at the earliest. Whatever comes sooner sets `must_wake`.
+    pub(super) fn sleep_until_first(&mut self) -> Deadline {
+        let firsts = [self.deadlines.first(|_| ()), self.leases.first(|_| ())];
         let deadlines = firsts.into_iter().flatten().map(|first| first.deadline);
         let first = deadlines.min_by_key(|deadline| deadline.order());
         let first = first.unwrap_or(Deadline::PERSISTENT);
-        self.awaited = Some(first.order());
+        self.sleeps_until = Some(first.order());
         first
     }
 
-    /// Whether the head of the line is to be woken; once.
+    /// Whether the first waiter is to be woken; once.
     pub(super) fn take_wake(&mut self) -> bool {
-        mem::take(&mut self.wake)
+        mem::take(&mut self.must_wake)
     }
 
-    fn find<Q>(&self, hash: u32, key: &Q) -> Option<At>
+    fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.by_key.find(hash, |at| self.entry(at).key.borrow() == key)
+        self.by_key.find(hash, |location| self.entry(location).key.borrow() == key)
     }
 
-    /// The first item of what is due.
-    fn first_due(&mut self, now: &impl Now) -> Option<Item> {
+    /// The first timer of what is due.
+    fn first_due(&mut self, now: &impl Now) -> Option<Timer> {
         let (slots, by_key) = (&self.slots, &self.by_key);
         // Entries that are due one after the other are anywhere in memory: fetched together, they are
         // waited for once.
-        let fetch = |item: &Item| {
-            let entry = slots.get(item.at.slot);
-            black_box(entry.map(|e| (e.deadline, e.number, e.claim, e.lease_end)));
-            by_key.fetch(item.at);
+        let fetch = |timer: &Timer| {
+            let entry = slots.get(timer.location.slot as usize);
+            black_box(entry.map(|e| (e.deadline, e.sequence, e.claim, e.lease_end)));
+            by_key.fetch(timer.location);
         };
-        self.due.first(fetch).filter(|first| now.is_dead(first.deadline))
+        self.deadlines.first(fetch).filter(|first| now.is_dead(first.deadline))
     }
 
     /// Puts in an entry whose key is not there.
-    fn join(&mut self, hash: u32, key: K, value: V, deadline: Deadline) {
+    fn insert_new(&mut self, hash: u32, key: K, value: V, deadline: Deadline) {
         let entry = Entry {
             key,
             value,
             deadline,
-            number: self.next_number(),
+            sequence: self.next_sequence(),
             claim: 0,
             lease_end: Deadline::PERSISTENT,
-            place: Place::Nowhere,
+            queued_in: QueuedIn::Neither,
         };
-        let at = At { slot: self.slots.insert(entry), hash };
-        self.by_key.insert(at);
-        self.line_up(at);
+        let vacant = self.slots.vacant_entry();
+        // 32 bits, so that a location is one word of the index.
+        let slot = u32::try_from(vacant.key()).expect("there are fewer than 2^32 entries");
+        vacant.insert(entry);
+        let location = Location { slot, hash };
+        self.by_key.insert(location);
+        self.enqueue(location);
     }
 
     /// Gives an entry a new deadline. A claim on it is void.
-    fn schedule(&mut self, at: At, deadline: Deadline) {
-        self.step_out(at);
-        let number = self.next_number();
-        let entry = self.entry_mut(at);
+    fn reschedule(&mut self, location: Location, deadline: Deadline) {
+        self.dequeue(location);
+        let sequence = self.next_sequence();
+        let entry = self.entry_mut(location);
         entry.deadline = deadline;
-        entry.number = number;
+        entry.sequence = sequence;
         entry.claim = 0;
-        self.line_up(at);
+        self.enqueue(location);
     }
 
-    /// From nowhere into `due`, where it has a deadline.
-    fn line_up(&mut self, at: At) {
-        let entry = self.entry_mut(at);
+    /// From neither queue into `deadlines`, where it has a deadline.
+    fn enqueue(&mut self, location: Location) {
+        let entry = self.entry_mut(location);
         if entry.deadline.is_persistent() {
-            entry.place = Place::Nowhere;
+            entry.queued_in = QueuedIn::Neither;
             return;
         }
-        entry.place = Place::Due;
-        let item = Item { deadline: entry.deadline, number: entry.number, at };
-        self.due.insert(item);
-        self.heed(item.deadline);
+        entry.queued_in = QueuedIn::Deadlines;
+        let timer = Timer { deadline: entry.deadline, sequence: entry.sequence, location };
+        self.deadlines.insert(timer);
+        self.wake_for(timer.deadline);
     }
 
-    /// From nowhere into `leases`, where the lease has an end.
-    fn lend(&mut self, claim: ClaimPlace, end: Deadline) {
-        let entry = self.entry_mut(claim.at);
+    /// From neither queue into `leases`, where the lease has an end.
+    fn enqueue_lease(&mut self, claim: ClaimId, end: Deadline) {
+        let entry = self.entry_mut(claim.location);
         if end.is_persistent() {
-            entry.place = Place::Nowhere;
+            entry.queued_in = QueuedIn::Neither;
             return;
         }
-        entry.place = Place::Leased;
+        entry.queued_in = QueuedIn::Leases;
         entry.lease_end = end;
-        self.leases.insert(Item { deadline: end, number: claim.number, at: claim.at });
-        self.heed(end);
+        let timer = Timer { deadline: end, sequence: claim.sequence, location: claim.location };
+        self.leases.insert(timer);
+        self.wake_for(end);
     }
 
-    /// From wherever it is to nowhere.
-    fn step_out(&mut self, at: At) {
-        let entry = self.slots.get_mut(at.slot).expect(TAKEN);
-        match mem::replace(&mut entry.place, Place::Nowhere) {
-            Place::Nowhere => {}
-            Place::Due => self.due.remove(entry.deadline, entry.number),
-            Place::Leased => self.leases.remove(entry.lease_end, entry.claim),
+    /// Out of the queue in which it is, if any.
+    fn dequeue(&mut self, location: Location) {
+        let entry = &mut self.slots[location.slot as usize];
+        match mem::replace(&mut entry.queued_in, QueuedIn::Neither) {
+            QueuedIn::Neither => {}
+            QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
+            QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
         }
     }
 
-    /// Takes out an entry that stands nowhere, or whose item is gone.
-    fn leave(&mut self, at: At) -> (K, V) {
-        // First, as the processor does not guess beyond a search.
-        let entry = self.slots.remove(at.slot).expect(TAKEN);
-        self.by_key.remove(at);
-        if self.slots.len() == 0 && self.slots.capacity() > KEPT {
-            self.slots = Slots::new();
-            self.by_key = Index::new();
+    /// Takes out an entry that is in no queue any more.
+    fn remove_at(&mut self, location: Location) -> (K, V) {
+        // Before the search in the index, beyond which the processor does not guess.
+        let entry = self.slots.remove(location.slot as usize);
+        self.by_key.remove(location);
+        if self.slots.is_empty() && self.slots.capacity() > MIN_CAPACITY {
+            self.slots = Slab::new();
+            self.by_key = KeyIndex::new();
         }
         (entry.key, entry.value)
     }
 
-    fn heed(&mut self, deadline: Deadline) {
-        if self.awaited.is_some_and(|awaited| deadline.order() < awaited) {
-            self.awaited = None;
-            self.wake = true;
+    fn wake_for(&mut self, deadline: Deadline) {
+        if self.sleeps_until.is_some_and(|until| deadline.order() < until) {
+            self.sleeps_until = None;
+            self.must_wake = true;
         }
     }
 
-    fn is_void(&self, claim: ClaimPlace) -> bool {
-        self.slots.get(claim.at.slot).is_none_or(|entry| entry.claim != claim.number)
+    fn is_void(&self, claim: ClaimId) -> bool {
+        let entry = self.slots.get(claim.location.slot as usize);
+        entry.is_none_or(|entry| entry.claim != claim.sequence)
     }
 
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+    fn next_sequence(&mut self) -> u64 {
+        self.last_sequence += 1;
+        self.last_sequence
     }
 
-    fn entry(&self, at: At) -> &Entry<K, V> {
-        self.slots.get(at.slot).expect(TAKEN)
+    /// Of a location that is in the index or in a queue, and so is occupied.
+    fn entry(&self, location: Location) -> &Entry<K, V> {
+        &self.slots[location.slot as usize]
     }
 
-    fn entry_mut(&mut self, at: At) -> &mut Entry<K, V> {
-        self.slots.get_mut(at.slot).expect(TAKEN)
+    fn entry_mut(&mut self, location: Location) -> &mut Entry<K, V> {
+        &mut self.slots[location.slot as usize]
     }
 }
-
-const TAKEN: &str = "a slot that is known is taken";

@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{Claim, entries::Entries, shared::Shared};
+use super::{claim::Claim, entries::Entries, state::SharedState};
 use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;
@@ -18,13 +18,13 @@ const KEY: u8 = 1;
 /// A dictionary of one key without its handle, on a clock that is handed in.
 #[derive(Clone)]
 struct Parts {
-    shared: Arc<Shared<u8, u32>>,
+    shared: Arc<SharedState<u8, u32>>,
     start: Tick,
 }
 
 impl Parts {
     fn new() -> Self {
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(SharedState::new());
         Self { start: shared.clock.now(), shared }
     }
 

@@ -1,17 +1,16 @@
-use std::{fmt, hash::Hash, marker::PhantomData, time::Duration};
+//! The settings of a set, or of sets, before they are made. `build` is beside what it makes.
 
-use super::{ExpiringSet, ExpiringSets, members::Members, sets::Sets, shared::Shared};
-use crate::engine::{
-    event::Cause,
-    shards::{checked_shards, default_shards},
-};
+use std::{fmt, marker::PhantomData, time::Duration};
 
-/// Sets up an [`ExpiringSet`] or [`ExpiringSets`]. Made by [`ExpiringSet::builder`] and
-/// [`ExpiringSets::builder`].
+use crate::engine::{event::Cause, shards::default_shards};
+
+/// Sets up an [`ExpiringSet`](crate::ExpiringSet) or [`ExpiringSets`](crate::ExpiringSets). Made by
+/// [`ExpiringSet::builder`](crate::ExpiringSet::builder) and
+/// [`ExpiringSets::builder`](crate::ExpiringSets::builder).
 #[must_use = "a builder does nothing until `build`"]
 pub struct ExpiringSetBuilder<B> {
-    options: Options,
-    shards: usize,
+    pub(super) options: Options,
+    pub(super) shards: usize,
     builds: PhantomData<fn() -> B>,
 }
 
@@ -69,49 +68,6 @@ impl<B> ExpiringSetBuilder<B> {
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self
-    }
-}
-
-impl<T> ExpiringSetBuilder<ExpiringSet<T>>
-where
-    T: Hash + Eq + Clone + Send + Sync + 'static,
-{
-    /// Makes the set and starts its sweeper on the current Tokio runtime.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
-    pub fn build(self) -> ExpiringSet<T> {
-        ExpiringSet(Shared::start(self.options, std::iter::once(Members::new())))
-    }
-}
-
-impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>> {
-    /// How many parts the sets are in, each with a lock of its own; rounded up to a power of two.
-    /// Defaults to four for each core, 64 at least.
-    ///
-    /// # Panics
-    ///
-    /// Where `shards` is 0 or above 65,536.
-    pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = checked_shards(shards);
-        self
-    }
-}
-
-impl<K, T> ExpiringSetBuilder<ExpiringSets<K, T>>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: Hash + Eq + Clone + Send + Sync + 'static,
-{
-    /// Makes the sets and starts their sweeper on the current Tokio runtime.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
-    pub fn build(self) -> ExpiringSets<K, T> {
-        let parts = std::iter::repeat_with(Sets::new).take(self.shards);
-        ExpiringSets(Shared::start(self.options, parts))
     }
 }
 

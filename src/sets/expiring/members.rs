@@ -1,46 +1,42 @@
+//! The members of one set, with times as their scores: what an `ExpiringSet` is, and each of `ExpiringSets`.
+//! The user's code (`Eq`, `Clone`) runs before anything is changed, so that a panic of it changes nothing.
+
 use std::{
     borrow::Borrow,
+    hash::{BuildHasher, Hash},
     ops::{Range, RangeBounds},
 };
 
-use super::shared::{Change, Part, Swept};
+use super::{
+    change::{Change, SetKey, Unkeyed},
+    shard::{SWEEP_BATCH, Shard, SweepProgress},
+};
 use crate::{
     engine::{
         clock::{Deadline, Tick},
         event::Cause,
     },
-    sets::scores::{Cut, FEW, Scores},
+    sets::scores::{Drained, FEW, Scores, hash_of},
 };
-
-/// How many a sweep lets leave under one lock: some 20 µs.
-pub(super) const FAIR: usize = 1_024;
 
 /// The members of one set, with times as their scores.
 pub(super) struct Members<T>(Scores<Tick, T>);
 
-/// A member on its way in. Made before the lock and dropped after it, with what it displaced.
-pub(super) struct Hashed<T> {
-    pub(super) hash: u32,
-    pub(super) member: Option<T>,
+/// A member on its way in, hashed before the lock. Pushed, it leaves here what it displaced, which is so
+/// dropped after the lock.
+pub(super) struct Prehashed<T> {
+    hash: u32,
+    member: Option<T>,
 }
 
-/// Whose members they are, as their events tell it.
-pub(super) trait Owner<T>: Copy {
-    type Key;
-    type Value;
+type ChangeOf<'a, T, S> = Change<'a, <S as SetKey<T>>::Key, <S as SetKey<T>>::Value, T>;
 
-    /// Makes what `count` events need. It may be somebody's code that does, and panics.
-    fn prepare(self, count: usize, keys: &mut Vec<Self::Key>);
-
-    /// Of what was prepared, and a member.
-    fn event(keys: &mut Vec<Self::Key>, member: T) -> (Self::Key, Self::Value);
+impl<T: Hash> Prehashed<T> {
+    #[inline]
+    pub(super) fn new(hasher: &impl BuildHasher, member: T) -> Self {
+        Self { hash: hash_of(hasher, &member), member: Some(member) }
+    }
 }
-
-/// Of a set that has no key: the members are the keys of its events.
-#[derive(Clone, Copy)]
-pub(super) struct Nobody;
-
-type ChangeOf<'a, T, O> = Change<'a, <O as Owner<T>>::Key, <O as Owner<T>>::Value, T>;
 
 impl<T> Members<T> {
     pub(super) fn new() -> Self {
@@ -72,13 +68,13 @@ impl<T> Members<T> {
 
     /// Lets all leave that are dead: what every operation begins with.
     #[inline]
-    pub(super) fn expire<O: Owner<T>>(&mut self, owner: O, change: &mut ChangeOf<'_, T, O>) {
+    pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
         if !change.journal.wants(Cause::Expired) {
-            // Mostly there is one, if any.
+            // Mostly there is one, if any. Few that are taken one by one need no memory to go to.
             for _ in 0..FEW {
                 match self.lowest() {
                     Some(lowest) if change.is_dead(lowest) => {
-                        self.0.cut(0..1, &mut change.left.cut)
+                        self.0.drain(0..1, &mut change.garbage.members)
                     }
                     _ => return,
                 }
@@ -86,21 +82,21 @@ impl<T> Members<T> {
         }
         let dead = self.dead(change);
         if dead > 0 {
-            self.leave(0..dead, Cause::Expired, owner, change);
+            self.remove_ranks(0..dead, Cause::Expired, set_key, change);
         }
     }
 
-    /// Lets the members of these ranks leave.
-    pub(super) fn leave<O: Owner<T>>(
+    /// Takes out the members of these ranks, with events of `cause`.
+    pub(super) fn remove_ranks<S: SetKey<T>>(
         &mut self,
         ranks: Range<usize>,
         cause: Cause,
-        owner: O,
-        change: &mut ChangeOf<'_, T, O>,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
     ) {
         let ttl = change.ttl;
-        let told = change.prepare(ranks.len(), cause, owner);
-        self.depart::<O>(ranks, told, |score| score.after(ttl), change);
+        let wanted = change.prepare(ranks.len(), cause, set_key);
+        self.drain::<S>(ranks, wanted, |score| score.after(ttl), change);
     }
 
     pub(super) fn ranks(&self, scores: &impl RangeBounds<Tick>) -> Range<usize> {
@@ -117,40 +113,41 @@ impl<T> Members<T> {
     }
 
     /// Takes out the first.
-    pub(super) fn pop<O: Owner<T>>(
+    pub(super) fn pop<S: SetKey<T>>(
         &mut self,
-        owner: O,
-        change: &mut ChangeOf<'_, T, O>,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
     ) -> Option<T>
     where
         T: Clone,
     {
         let (_, member) = self.0.first()?;
-        let told = change.prepare(1, Cause::Removed, owner);
-        let copy = told.map(|cause| (cause, member.clone()));
+        let wanted = change.prepare(1, Cause::Removed, set_key);
+        // Cloned while it is still in the set: a panic takes nothing out.
+        let copy = wanted.map(|cause| (cause, member.clone()));
         let (score, member) = self.0.remove_at(0);
         if let Some((cause, copy)) = copy {
-            change.tell::<O>(cause, [(score.after(change.ttl), copy)]);
+            change.record::<S>(cause, [(score.after(change.ttl), copy)]);
         }
         Some(member)
     }
 
-    /// Takes out the members of these ranks, and tells of them where that was prepared.
-    fn depart<O: Owner<T>>(
+    /// Takes out the members of these ranks, and records events of them where that was prepared.
+    fn drain<S: SetKey<T>>(
         &mut self,
         ranks: Range<usize>,
-        told: Option<Cause>,
+        wanted: Option<Cause>,
         deadline: impl Fn(Tick) -> Deadline,
-        change: &mut ChangeOf<'_, T, O>,
+        change: &mut ChangeOf<'_, T, S>,
     ) {
-        let Some(cause) = told else {
-            self.0.cut(ranks, &mut change.left.cut);
+        let Some(cause) = wanted else {
+            self.0.drain(ranks, &mut change.garbage.members);
             return;
         };
-        let mut cut = Cut::default();
-        self.0.cut(ranks, &mut cut);
-        let departed = cut.into_members().map(|(score, member)| (deadline(score), member));
-        change.tell::<O>(cause, departed);
+        let mut drained = Drained::default();
+        self.0.drain(ranks, &mut drained);
+        let departed = drained.into_members().map(|(score, member)| (deadline(score), member));
+        change.record::<S>(cause, departed);
     }
 }
 
@@ -158,26 +155,27 @@ impl<T: Eq> Members<T> {
     /// Moves `member` in, and leaves there what it displaced. Where it is to be `alone` at its score, those
     /// that are there leave.
     #[inline]
-    pub(super) fn push<O: Owner<T>>(
+    pub(super) fn push<S: SetKey<T>>(
         &mut self,
         score: Tick,
         alone: bool,
-        member: &mut Hashed<T>,
-        owner: O,
-        change: &mut ChangeOf<'_, T, O>,
+        member: &mut Prehashed<T>,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
     ) {
-        let Hashed { hash, member } = member;
+        let Prehashed { hash, member } = member;
         if change.is_dead(score) {
-            self.refuse(score, *hash, member.as_ref(), owner, change);
+            self.refuse(score, *hash, member.as_ref(), set_key, change);
         } else if alone {
             // Made ready before anything is changed, as that may panic.
             let others = self.0.ranks(&(score..=score)).len();
-            let told = change.prepare(others, Cause::Replaced, owner);
+            let wanted = change.prepare(others, Cause::Replaced, set_key);
             self.0.insert(score, *hash, member);
-            // It is the last of them now.
+            // It is the last of its score now, so the others are all before it. It may have been one of them
+            // itself: then there is one event less than was prepared for.
             let Range { start, end } = self.0.ranks(&(score..=score));
             let deadline = score.after(change.ttl);
-            self.depart::<O>(start..end - 1, told, |_| deadline, change);
+            self.drain::<S>(start..end - 1, wanted, |_| deadline, change);
         } else {
             self.0.insert(score, *hash, member);
         }
@@ -185,35 +183,35 @@ impl<T: Eq> Members<T> {
 
     /// What is dead at once does not come; where it is there already, it moves to its death.
     #[cold]
-    fn refuse<O: Owner<T>>(
+    fn refuse<S: SetKey<T>>(
         &mut self,
         score: Tick,
         hash: u32,
         member: Option<&T>,
-        owner: O,
-        change: &mut ChangeOf<'_, T, O>,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
     ) {
         if let Some((rank, _)) = member.and_then(|member| self.0.find(hash, member)) {
-            let told = change.prepare(1, Cause::Expired, owner);
+            let wanted = change.prepare(1, Cause::Expired, set_key);
             let deadline = score.after(change.ttl);
-            self.depart::<O>(rank..rank + 1, told, |_| deadline, change);
+            self.drain::<S>(rank..rank + 1, wanted, |_| deadline, change);
         }
     }
 
-    /// Lets a member leave; tells whether it was there.
-    pub(super) fn remove<O: Owner<T>, Q>(
+    /// Takes a member out; tells whether it was there.
+    pub(super) fn remove<S: SetKey<T>, Q>(
         &mut self,
         hash: u32,
         member: &Q,
-        owner: O,
-        change: &mut ChangeOf<'_, T, O>,
+        set_key: S,
+        change: &mut ChangeOf<'_, T, S>,
     ) -> bool
     where
         T: Borrow<Q>,
         Q: Eq + ?Sized,
     {
         let Some((rank, _)) = self.0.find(hash, member) else { return false };
-        self.leave(rank..rank + 1, Cause::Removed, owner, change);
+        self.remove_ranks(rank..rank + 1, Cause::Removed, set_key, change);
         true
     }
 
@@ -226,36 +224,23 @@ impl<T: Eq> Members<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Part for Members<T> {
+impl<T: Send + Sync + 'static> Shard for Members<T> {
     type Key = T;
     type Value = ();
     type Member = T;
 
-    fn sweep(&mut self, room: usize, change: &mut Change<'_, T, (), T>) -> Swept {
+    fn sweep(&mut self, room: usize, change: &mut Change<'_, T, (), T>) -> SweepProgress {
         let dead = self.dead(change);
-        let leaves = dead.min(room).min(FAIR);
-        self.leave(0..leaves, Cause::Expired, Nobody, change);
+        let leaves = dead.min(room).min(SWEEP_BATCH);
+        self.remove_ranks(0..leaves, Cause::Expired, Unkeyed, change);
         match leaves {
-            _ if leaves == dead => Swept::All,
-            _ if leaves == room => Swept::NoRoom,
-            _ => Swept::Some,
+            _ if leaves == dead => SweepProgress::Done,
+            _ if leaves == room => SweepProgress::HeldBack,
+            _ => SweepProgress::More,
         }
     }
 
     fn lowest(&self) -> Option<Tick> {
         self.lowest()
-    }
-}
-
-impl<T> Owner<T> for Nobody {
-    type Key = T;
-    type Value = ();
-
-    #[inline]
-    fn prepare(self, _: usize, _: &mut Vec<T>) {}
-
-    #[inline]
-    fn event(_: &mut Vec<T>, member: T) -> (T, ()) {
-        (member, ())
     }
 }

@@ -1,3 +1,5 @@
+//! Scores beside a sorted vector.
+
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -16,7 +18,7 @@ enum Op {
     },
     Remove(u32),
     /// Shares of the ranks, in thousandths.
-    Cut(usize, usize),
+    Drain(usize, usize),
     /// So many come, and as many of the first go.
     Flow(u32),
 }
@@ -26,7 +28,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..800_u32, 1..200_u32, 0..50_u32, 0..3_u32)
             .prop_map(|(first, count, score, step)| Op::Insert { first, count, score, step }),
         3 => (0..1_000_u32).prop_map(Op::Remove),
-        2 => (0..1_000_usize, 0..1_000_usize).prop_map(|(a, b)| Op::Cut(a.min(b), a.max(b))),
+        2 => (0..1_000_usize, 0..1_000_usize).prop_map(|(a, b)| Op::Drain(a.min(b), a.max(b))),
         2 => (1..500_u32).prop_map(Op::Flow),
     ]
 }
@@ -54,13 +56,13 @@ proptest! {
                         prop_assert_eq!(scores.remove_at(rank), model.remove(rank));
                     }
                 }
-                Op::Cut(from, to) => {
+                Op::Drain(from, to) => {
                     let rank = |share: usize| share * model.len() / 1_000;
                     let ranks = rank(from)..rank(to);
-                    let mut cut = Cut::default();
-                    scores.cut(ranks.clone(), &mut cut);
-                    let cut: Model = cut.into_members().collect();
-                    prop_assert_eq!(cut, model.drain(ranks).collect::<Model>());
+                    let mut drained = Drained::default();
+                    scores.drain(ranks.clone(), &mut drained);
+                    let drained: Model = drained.into_members().collect();
+                    prop_assert_eq!(drained, model.drain(ranks).collect::<Model>());
                 }
                 Op::Flow(count) => {
                     for _ in 0..count {
@@ -112,9 +114,9 @@ fn nothing_is_kept_for_nobody() {
     for member in 0..10_000 {
         scores.insert(member, hash(member), &mut Some(member));
     }
-    let mut cut = Cut::default();
-    scores.cut(0..10_000, &mut cut);
-    assert_eq!(cut.into_members().count(), 10_000);
+    let mut drained = Drained::default();
+    scores.drain(0..10_000, &mut drained);
+    assert_eq!(drained.into_members().count(), 10_000);
     assert_eq!(
         (scores.slots.capacity(), scores.stale.capacity(), scores.free.capacity()),
         (0, 0, 0)

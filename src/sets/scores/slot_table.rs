@@ -1,4 +1,5 @@
-//! Numbers by hashes: what is looked for, and the room for what is not there, is on one cache line.
+//! Slot numbers by hashes: what is looked for, and the room for what is not there, is on one cache line.
+//! hashbrown's table has its tags and its items on two: docs/sets.md has what the second one costs.
 //!
 //! 1. A number is in the chunk that its hash points to, or where that was full in one of the next.
 //! 2. Each chunk counts the numbers that would be in it, or before it, were there room, and are behind it. So
@@ -15,7 +16,7 @@ const BITS: usize = 12;
 const LOAD: usize = 7;
 
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct SlotTable {
     /// None, or a power of two.
     chunks: Vec<Chunk>,
     len: usize,
@@ -53,7 +54,7 @@ const EACH: u128 = {
 const HIGH: u128 = EACH << (BITS - 1);
 const LOW: u128 = HIGH - EACH;
 
-impl Table {
+impl SlotTable {
     pub(super) fn with_capacity(numbers: usize) -> Self {
         if numbers == 0 {
             return Self::default();
@@ -107,7 +108,8 @@ impl Table {
         self.len += 1;
     }
 
-    /// Takes out a number that is there.
+    /// Takes out a number that is there. Nothing moves, and no mark is left: a steady flow never asks for a
+    /// rebuild.
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, number: u32) {
         let mask = self.chunks.len() - 1;
@@ -172,7 +174,7 @@ mod tests {
         /// Few hashes, so that chunks overflow, and some that differ in their tags only.
         #[test]
         fn agrees_with_a_map(ops in vec((any::<bool>(), 0..40_u32, 0..4_u32), 1..400)) {
-            let mut table = Table::with_capacity(60);
+            let mut table = SlotTable::with_capacity(60);
             let mut map = HashMap::new();
             for (number, (comes, home, tag)) in (0..).zip(ops) {
                 let hash = (tag << 30) | (home * home % 7);

@@ -1,13 +1,13 @@
 //! An ordered sequence that knows ranks: a B+ tree whose nodes know how many items are below them.
 //!
 //! 1. Keys are unique. Items are in leaves, in order; all leaves are equally deep.
-//! 2. A fence is greater than all keys before it, and at most the least key after it.
-//! 3. No node but the root is empty. After a removal, a node of less than a quarter joins a neighbour
+//! 2. A separator is greater than all keys before it, and at most the least key after it.
+//! 3. No node but the root is empty. After a removal, a node of less than a quarter is merged with a neighbour
 //!    where both fit into three quarters of one; so the depth stays logarithmic.
 //! 4. What comes in order fills its nodes: a full one is not halved where the new item is its last.
 //! 5. `Ord` and `Clone` of keys may be somebody's code, and panic. They are called before a change; a
 //!    split that was made by then is whole by itself. Taking out, which goes by rank, calls neither.
-//! 6. Fences that are of no more use wait in `litter`, as the sequence may be behind a lock.
+//! 6. Separators that are of no more use wait in `garbage`, as the sequence may be behind a lock.
 
 mod node;
 
@@ -16,18 +16,18 @@ use std::{mem, ops::Range};
 pub(crate) use self::node::Leaf;
 use self::node::{Inner, Node, discard};
 
-pub(crate) struct Ordered<K, V> {
+pub(crate) struct RankTree<K, V> {
     root: Node<K, V>,
     len: usize,
-    litter: Vec<K>,
+    garbage: Vec<K>,
 }
 
 /// Which child to take, from the root on. Nodes of two would make a tree of 2^32 items no deeper.
 type Path = [u8; 32];
 
-impl<K, V> Ordered<K, V> {
+impl<K, V> RankTree<K, V> {
     pub(crate) fn new() -> Self {
-        Self { root: Node::Leaf(Leaf::new()), len: 0, litter: Vec::new() }
+        Self { root: Node::Leaf(Leaf::new()), len: 0, garbage: Vec::new() }
     }
 
     #[inline]
@@ -71,7 +71,7 @@ impl<K, V> Ordered<K, V> {
             match node {
                 Node::Leaf(items) => return rank + items.partition_point(|(key, _)| before(key)),
                 Node::Inner(inner) => {
-                    let child = inner.fences.partition_point(&before);
+                    let child = inner.separators.partition_point(&before);
                     rank += inner.lens[..child].iter().sum::<usize>();
                     node = &inner.nodes[child];
                 }
@@ -98,40 +98,40 @@ impl<K, V> Ordered<K, V> {
         {
             return first;
         }
-        let removed = self.root.remove_at(rank, &mut self.litter);
-        self.settle();
+        let removed = self.root.remove_at(rank, &mut self.garbage);
+        self.lower_root();
         removed
     }
 
     /// Takes out the items of these ranks, in order, as the leaves in which they are. O(log n + m).
-    pub(crate) fn cut(&mut self, ranks: Range<usize>, cut: &mut Vec<Leaf<K, V>>) {
+    pub(crate) fn drain(&mut self, ranks: Range<usize>, drained: &mut Vec<Leaf<K, V>>) {
         let Range { start, end } = ranks;
         if start >= end {
             return;
         }
         if end - start == self.len {
             let root = mem::replace(&mut self.root, Node::Leaf(Leaf::new()));
-            root.into_leaves(cut, &mut self.litter);
+            root.into_leaves(drained, &mut self.garbage);
         } else {
-            self.root.cut(start, end, cut, &mut self.litter);
+            self.root.drain(start, end, drained, &mut self.garbage);
         }
         self.len -= end - start;
-        self.settle();
+        self.lower_root();
     }
 
-    /// Keeps a key for whoever takes the litter, unless its drop is nobody's code.
+    /// Keeps a key for whoever takes the garbage, unless its drop is nobody's code.
     #[inline]
     pub(crate) fn discard(&mut self, key: K) {
-        discard(key, &mut self.litter);
+        discard(key, &mut self.garbage);
     }
 
-    pub(crate) fn take_litter(&mut self) -> Vec<K> {
-        mem::take(&mut self.litter)
+    pub(crate) fn take_garbage(&mut self) -> Vec<K> {
+        mem::take(&mut self.garbage)
     }
 
     /// A root with one child gives way to it.
     #[inline]
-    fn settle(&mut self) {
+    fn lower_root(&mut self) {
         while let Node::Inner(inner) = &mut self.root
             && inner.nodes.len() <= 1
         {
@@ -140,7 +140,7 @@ impl<K, V> Ordered<K, V> {
     }
 }
 
-impl<K: Ord + Clone, V> Ordered<K, V> {
+impl<K: Ord + Clone, V> RankTree<K, V> {
     /// Puts in an item whose key is not there yet. O(log n).
     #[inline]
     pub(crate) fn insert(&mut self, key: K, value: impl FnOnce() -> V) {
@@ -177,9 +177,9 @@ impl<K: Ord + Clone, V> Ordered<K, V> {
             match node {
                 Node::Inner(inner) => {
                     let mut child = inner.child_of(key);
-                    is_last &= child == inner.fences.len();
+                    is_last &= child == inner.separators.len();
                     if inner.nodes[child].is_full() {
-                        child = inner.relieve(child, key, is_last, &mut self.litter);
+                        child = inner.split_child(child, key, is_last, &mut self.garbage);
                     }
                     *path.next().expect("the tree is not so deep") = child as u8;
                     node = &mut inner.nodes[child];

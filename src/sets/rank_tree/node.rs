@@ -1,3 +1,6 @@
+//! The nodes of a [`RankTree`](super::RankTree), and how they are split, merged and taken apart. A node is
+//! changed only when no user's code can panic any more.
+
 use std::{
     collections::VecDeque,
     mem::{self, needs_drop},
@@ -7,11 +10,12 @@ use std::{
 /// Items of a leaf, and children of an inner node.
 pub(super) const FULL: usize = 64;
 
-/// What is smaller looks for a neighbour to join.
+/// A node that is smaller is merged with a neighbour. Less than the half that a split leaves: else a removal
+/// after each insertion would merge what was just split.
 const SMALL: usize = FULL / 4;
 
-/// What two may be that become one.
-const JOINED: usize = FULL * 3 / 4;
+/// What two may be together that are merged. Not a full node: the next to come would split it again.
+const MERGED: usize = FULL * 3 / 4;
 
 /// A run of items. A deque, as most items leave in the order in which they came.
 pub(crate) type Leaf<K, V> = VecDeque<(K, V)>;
@@ -21,10 +25,11 @@ pub(super) enum Node<K, V> {
     Inner(Box<Inner<K, V>>),
 }
 
-/// Children beside each other, and a fence between each two of them.
+/// Children beside each other, and a separator between each two of them.
 pub(super) struct Inner<K, V> {
-    pub(super) fences: Vec<K>,
-    /// Items below each child.
+    /// Clones of keys, so that an item may leave while its key still separates.
+    pub(super) separators: Vec<K>,
+    /// Items below each child. Here and not in the child: a rank is found without a look at those it passes.
     pub(super) lens: Vec<usize>,
     pub(super) nodes: Vec<Node<K, V>>,
 }
@@ -70,13 +75,15 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    /// Takes out the first item, where that leaves nothing to be tidied.
+    /// Takes out the first item, where that leaves nothing to rebalance: so the most frequent removal goes
+    /// down once, without recursion.
     #[inline]
     pub(super) fn pop_first(&mut self) -> Option<(K, V)> {
         let mut node = &*self;
         while let Node::Inner(inner) = node {
             node = inner.nodes.first()?;
         }
+        // Looked at before the counts on the way are changed, as there is no way back up.
         if node.size() <= SMALL {
             return None;
         }
@@ -92,41 +99,41 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    pub(super) fn remove_at(&mut self, rank: usize, litter: &mut Vec<K>) -> (K, V) {
+    pub(super) fn remove_at(&mut self, rank: usize, garbage: &mut Vec<K>) -> (K, V) {
         match self {
             Node::Leaf(items) => {
                 items.remove(rank).expect("the rank is one of those that are there")
             }
             Node::Inner(inner) => {
                 let (child, rank) = inner.child_at(rank);
-                let removed = inner.nodes[child].remove_at(rank, litter);
+                let removed = inner.nodes[child].remove_at(rank, garbage);
                 inner.lens[child] -= 1;
-                inner.tidy(child, litter);
+                inner.rebalance(child, garbage);
                 removed
             }
         }
     }
 
     /// Takes out some items, but not all.
-    pub(super) fn cut(
+    pub(super) fn drain(
         &mut self,
         from: usize,
         to: usize,
-        cut: &mut Vec<Leaf<K, V>>,
-        litter: &mut Vec<K>,
+        drained: &mut Vec<Leaf<K, V>>,
+        garbage: &mut Vec<K>,
     ) {
         match self {
-            Node::Leaf(items) => cut.push(items.drain(from..to).collect()),
-            Node::Inner(inner) => inner.cut(from, to, cut, litter),
+            Node::Leaf(items) => drained.push(items.drain(from..to).collect()),
+            Node::Inner(inner) => inner.drain(from, to, drained, garbage),
         }
     }
 
-    pub(super) fn into_leaves(self, leaves: &mut Vec<Leaf<K, V>>, litter: &mut Vec<K>) {
+    pub(super) fn into_leaves(self, leaves: &mut Vec<Leaf<K, V>>, garbage: &mut Vec<K>) {
         match self {
             Node::Leaf(items) => leaves.push(items),
             Node::Inner(inner) => {
-                inner.fences.into_iter().for_each(|fence| discard(fence, litter));
-                inner.nodes.into_iter().for_each(|node| node.into_leaves(leaves, litter));
+                inner.separators.into_iter().for_each(|separator| discard(separator, garbage));
+                inner.nodes.into_iter().for_each(|node| node.into_leaves(leaves, garbage));
             }
         }
     }
@@ -135,7 +142,7 @@ impl<K, V> Node<K, V> {
 impl<K, V> Inner<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            fences: Vec::with_capacity(FULL),
+            separators: Vec::with_capacity(FULL),
             lens: Vec::with_capacity(FULL),
             nodes: Vec::with_capacity(FULL),
         }
@@ -153,14 +160,20 @@ impl<K, V> Inner<K, V> {
     }
 
     /// Takes out some items, but not all.
-    fn cut(&mut self, from: usize, to: usize, cut: &mut Vec<Leaf<K, V>>, litter: &mut Vec<K>) {
+    fn drain(
+        &mut self,
+        from: usize,
+        to: usize,
+        drained: &mut Vec<Leaf<K, V>>,
+        garbage: &mut Vec<K>,
+    ) {
         let (first, within) = self.child_at(from);
         let mut start = from - within;
         let mut whole = first;
         if within > 0 {
             let len = self.lens[first];
             let end = len.min(to - start);
-            self.nodes[first].cut(within, end, cut, litter);
+            self.nodes[first].drain(within, end, drained, garbage);
             self.lens[first] -= end - within;
             start += len;
             whole += 1;
@@ -172,52 +185,53 @@ impl<K, V> Inner<K, V> {
             start += len;
             end += 1;
         }
-        for node in self.forget(whole..end, litter) {
-            node.into_leaves(cut, litter);
+        for node in self.remove_children(whole..end, garbage) {
+            node.into_leaves(drained, garbage);
         }
         if start < to {
-            self.nodes[whole].cut(0, to - start, cut, litter);
+            self.nodes[whole].drain(0, to - start, drained, garbage);
             self.lens[whole] -= to - start;
         }
+        // The later one first, as what becomes of it moves none before it.
         for child in [whole, first] {
             if child < self.nodes.len() {
-                self.tidy(child, litter);
+                self.rebalance(child, garbage);
             }
         }
     }
 
-    /// Sees to a child that has lost items.
+    /// Removes or merges a child that has lost items, where it has too few.
     #[inline]
-    fn tidy(&mut self, child: usize, litter: &mut Vec<K>) {
+    fn rebalance(&mut self, child: usize, garbage: &mut Vec<K>) {
         if self.lens[child] == 0 {
-            drop(self.forget(child..child + 1, litter));
+            drop(self.remove_children(child..child + 1, garbage));
         } else if self.nodes[child].size() < SMALL {
-            self.join(child, litter);
+            self.merge(child, garbage);
         }
     }
 
-    /// Joins a small child with a neighbour, where both fit.
-    fn join(&mut self, child: usize, litter: &mut Vec<K>) {
+    /// Merges a small child with a neighbour, where both fit.
+    fn merge(&mut self, child: usize, garbage: &mut Vec<K>) {
         let fit = |left: usize| {
             let size = |child| self.nodes.get(child).map_or(FULL, Node::size);
-            size(left) + size(left + 1) <= JOINED
+            size(left) + size(left + 1) <= MERGED
         };
         let left = match child.checked_sub(1) {
             Some(before) if fit(before) => before,
             _ if fit(child) => child,
             _ => return,
         };
-        let fence = self.fences.remove(left);
+        let separator = self.separators.remove(left);
         self.lens[left] += self.lens.remove(left + 1);
         let right = self.nodes.remove(left + 1);
         match (&mut self.nodes[left], right) {
             (Node::Leaf(items), Node::Leaf(mut more)) => {
                 items.append(&mut more);
-                discard(fence, litter);
+                discard(separator, garbage);
             }
             (Node::Inner(inner), Node::Inner(more)) => {
-                inner.fences.push(fence);
-                inner.fences.extend(more.fences);
+                inner.separators.push(separator);
+                inner.separators.extend(more.separators);
                 inner.lens.extend(more.lens);
                 inner.nodes.extend(more.nodes);
             }
@@ -225,11 +239,11 @@ impl<K, V> Inner<K, V> {
         }
     }
 
-    /// Takes out children, and the fences that they leave without a use.
-    fn forget(&mut self, children: Range<usize>, litter: &mut Vec<K>) -> Vec<Node<K, V>> {
+    /// Takes out children, and the separators that they leave without a use.
+    fn remove_children(&mut self, children: Range<usize>, garbage: &mut Vec<K>) -> Vec<Node<K, V>> {
         let first = children.start.saturating_sub(1);
-        let fences = first..self.fences.len().min(first + children.len());
-        self.fences.drain(fences).for_each(|fence| discard(fence, litter));
+        let separators = first..self.separators.len().min(first + children.len());
+        self.separators.drain(separators).for_each(|separator| discard(separator, garbage));
         self.lens.drain(children.clone());
         self.nodes.drain(children).collect()
     }
@@ -239,56 +253,59 @@ impl<K: Ord + Clone, V> Inner<K, V> {
     /// The child below which `key` is, if it is anywhere.
     #[inline]
     pub(super) fn child_of(&self, key: &K) -> usize {
-        match self.fences.last() {
-            Some(last) if key < last => self.fences.partition_point(|fence| fence <= key),
-            _ => self.fences.len(),
+        match self.separators.last() {
+            Some(last) if key < last => {
+                self.separators.partition_point(|separator| separator <= key)
+            }
+            _ => self.separators.len(),
         }
     }
 
-    /// Makes room for `key` in or beside a full child; tells in which child the room is.
+    /// Makes room for `key` in or beside a full child; tells in which child the room is. All that may panic
+    /// is called before a node is changed.
     #[cold]
-    pub(super) fn relieve(
+    pub(super) fn split_child(
         &mut self,
         child: usize,
         key: &K,
         is_last: bool,
-        litter: &mut Vec<K>,
+        garbage: &mut Vec<K>,
     ) -> usize {
         let next = child + 1;
         let has_room = self.nodes.get(next).is_some_and(|next| !next.is_full());
-        let (fence, is_right, right, len) = match &mut self.nodes[child] {
+        let (separator, is_right, right, len) = match &mut self.nodes[child] {
             Node::Leaf(items) if items.back().is_none_or(|(last, _)| last < key) => {
-                let fence = key.clone();
+                let separator = key.clone();
                 if has_room {
                     // It becomes the first of the next.
-                    discard(mem::replace(&mut self.fences[child], fence), litter);
+                    discard(mem::replace(&mut self.separators[child], separator), garbage);
                     return next;
                 }
-                (fence, true, Node::Leaf(Leaf::with_capacity(FULL)), 0)
+                (separator, true, Node::Leaf(Leaf::with_capacity(FULL)), 0)
             }
             Node::Leaf(items) => {
                 let middle = FULL / 2;
-                let fence = items[middle].0.clone();
-                let is_right = fence <= *key;
+                let separator = items[middle].0.clone();
+                let is_right = separator <= *key;
                 let mut right = Leaf::with_capacity(FULL);
                 right.extend(items.drain(middle..));
                 let len = right.len();
-                (fence, is_right, Node::Leaf(right), len)
+                (separator, is_right, Node::Leaf(right), len)
             }
             Node::Inner(inner) => {
                 // What comes in order comes to the last of the last.
                 let middle = if is_last { FULL - 1 } else { FULL / 2 };
-                let is_right = inner.fences[middle - 1] <= *key;
+                let is_right = inner.separators[middle - 1] <= *key;
                 let mut right = Inner::new();
-                right.fences.extend(inner.fences.drain(middle..));
+                right.separators.extend(inner.separators.drain(middle..));
                 right.lens.extend(inner.lens.drain(middle..));
                 right.nodes.extend(inner.nodes.drain(middle..));
                 let len = right.lens.iter().sum();
-                let fence = inner.fences.pop().expect("there was one between any two");
-                (fence, is_right, Node::Inner(Box::new(right)), len)
+                let separator = inner.separators.pop().expect("there was one between any two");
+                (separator, is_right, Node::Inner(Box::new(right)), len)
             }
         };
-        self.fences.insert(child, fence);
+        self.separators.insert(child, separator);
         self.lens[child] -= len;
         self.lens.insert(next, len);
         self.nodes.insert(next, right);
@@ -296,10 +313,10 @@ impl<K: Ord + Clone, V> Inner<K, V> {
     }
 }
 
-/// Keeps a key for whoever takes the litter, unless its drop is nobody's code.
+/// Keeps a key for whoever takes the garbage, unless its drop is nobody's code.
 #[inline]
-pub(super) fn discard<K>(key: K, litter: &mut Vec<K>) {
+pub(super) fn discard<K>(key: K, garbage: &mut Vec<K>) {
     if needs_drop::<K>() {
-        litter.push(key);
+        garbage.push(key);
     }
 }

@@ -1,3 +1,5 @@
+//! A tree beside a sorted vector, and its shape after each change.
+
 use std::ops::Range;
 
 use proptest::{collection::vec, prelude::*};
@@ -13,7 +15,7 @@ enum Op {
     Insert(u32, u32, Pattern),
     /// The shares of the ranks, in thousandths.
     RemoveAt(usize),
-    Cut(usize, usize),
+    Drain(usize, usize),
     PopFirst(usize),
     Look(usize, usize),
     Change,
@@ -33,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0..100_000_u32, 1..600_u32, pattern).prop_map(|(k, n, p)| Op::Insert(k, n, p)),
         3 => share().prop_map(Op::RemoveAt),
-        3 => (share(), share()).prop_map(|(a, b)| Op::Cut(a.min(b), a.max(b))),
+        3 => (share(), share()).prop_map(|(a, b)| Op::Drain(a.min(b), a.max(b))),
         1 => (1..300_usize).prop_map(Op::PopFirst),
         2 => (share(), share()).prop_map(|(a, b)| Op::Look(a.min(b), a.max(b))),
         1 => Just(Op::Change),
@@ -45,18 +47,18 @@ proptest! {
 
     #[test]
     fn agrees_with_a_sorted_vec(ops in vec(op(), 1..30)) {
-        let mut ordered = Ordered::new();
+        let mut tree = RankTree::new();
         let mut model = Model::new();
         for op in ops {
-            run(op, &mut ordered, &mut model);
-            check(&ordered);
-            prop_assert_eq!(ordered.len(), model.len());
+            run(op, &mut tree, &mut model);
+            check(&tree);
+            prop_assert_eq!(tree.len(), model.len());
         }
-        prop_assert_eq!(all(&ordered), model);
+        prop_assert_eq!(all(&tree), model);
     }
 }
 
-fn run(op: Op, ordered: &mut Ordered<u32, u32>, model: &mut Model) {
+fn run(op: Op, tree: &mut RankTree<u32, u32>, model: &mut Model) {
     let len = model.len();
     let rank = |share: usize| share * len / 1_000;
     match op {
@@ -69,87 +71,87 @@ fn run(op: Op, ordered: &mut Ordered<u32, u32>, model: &mut Model) {
                 };
                 if let Err(at) = model.binary_search_by_key(&key, |(key, _)| *key) {
                     model.insert(at, (key, i));
-                    ordered.insert(key, || i);
+                    tree.insert(key, || i);
                 }
             }
         }
         Op::RemoveAt(share) if len > 0 => {
-            assert_eq!(ordered.remove_at(rank(share)), model.remove(rank(share)));
+            assert_eq!(tree.remove_at(rank(share)), model.remove(rank(share)));
         }
         Op::RemoveAt(_) => {}
-        Op::Cut(from, to) => {
+        Op::Drain(from, to) => {
             let ranks = rank(from)..rank(to);
-            let mut cut = Vec::new();
-            ordered.cut(ranks.clone(), &mut cut);
-            assert!(cut.iter().all(|leaf| !leaf.is_empty()), "an empty leaf was cut out");
-            let cut: Model = cut.into_iter().flatten().collect();
-            assert_eq!(cut, model.drain(ranks).collect::<Model>());
+            let mut drained = Vec::new();
+            tree.drain(ranks.clone(), &mut drained);
+            assert!(drained.iter().all(|leaf| !leaf.is_empty()), "an empty leaf was drained");
+            let drained: Model = drained.into_iter().flatten().collect();
+            assert_eq!(drained, model.drain(ranks).collect::<Model>());
         }
         Op::PopFirst(count) => {
             for _ in 0..count.min(len) {
-                assert_eq!(ordered.first(), model.first());
-                assert_eq!(ordered.remove_at(0), model.remove(0));
+                assert_eq!(tree.first(), model.first());
+                assert_eq!(tree.remove_at(0), model.remove(0));
             }
         }
-        Op::Look(from, to) => look(ordered, model, rank(from)..rank(to)),
+        Op::Look(from, to) => look(tree, model, rank(from)..rank(to)),
         Op::Change => {
-            ordered.for_each_mut(|key, value| *value ^= key);
+            tree.for_each_mut(|key, value| *value ^= key);
             model.iter_mut().for_each(|(key, value)| *value ^= *key);
         }
     }
 }
 
-fn look(ordered: &Ordered<u32, u32>, model: &Model, ranks: Range<usize>) {
-    assert_eq!(ordered.first(), model.first());
-    assert_eq!(ordered.at(model.len()), None);
+fn look(tree: &RankTree<u32, u32>, model: &Model, ranks: Range<usize>) {
+    assert_eq!(tree.first(), model.first());
+    assert_eq!(tree.at(model.len()), None);
     for rank in [ranks.start, ranks.end, model.len() / 2] {
-        assert_eq!(ordered.at(rank), model.get(rank));
+        assert_eq!(tree.at(rank), model.get(rank));
         let Some(&(key, value)) = model.get(rank) else { continue };
-        assert_eq!(ordered.find(&key), Some((rank, &value)));
-        assert_eq!(ordered.rank_where(|k| *k < key), rank);
-        assert_eq!(ordered.rank_where(|k| *k <= key), rank + 1);
+        assert_eq!(tree.find(&key), Some((rank, &value)));
+        assert_eq!(tree.rank_where(|k| *k < key), rank);
+        assert_eq!(tree.rank_where(|k| *k <= key), rank + 1);
         let known = model.binary_search_by_key(&(key + 1), |(key, _)| *key).is_ok();
-        assert_eq!(ordered.find(&(key + 1)).is_some(), known);
+        assert_eq!(tree.find(&(key + 1)).is_some(), known);
     }
     let mut seen = Model::new();
-    ordered.for_each(ranks.clone(), |key, value| seen.push((*key, *value)));
+    tree.for_each(ranks.clone(), |key, value| seen.push((*key, *value)));
     assert_eq!(seen, model[ranks]);
 }
 
 #[test]
 fn what_comes_in_order_fills_its_nodes() {
-    let mut ordered = Ordered::new();
-    (0..100_000_u32).for_each(|key| ordered.insert(key, || ()));
-    let shape = check(&ordered);
+    let mut tree = RankTree::new();
+    (0..100_000_u32).for_each(|key| tree.insert(key, || ()));
+    let shape = check(&tree);
     assert_eq!(shape, Shape { depth: 2, leaves: 100_000_usize.div_ceil(FULL) });
 }
 
 #[test]
 fn what_goes_in_order_leaves_no_hollow_tree() {
-    let mut ordered = Ordered::new();
-    (0..100_000_u32).for_each(|key| ordered.insert(key.reverse_bits(), || ()));
-    while ordered.len() > 0 {
-        ordered.remove_at(ordered.len() / 2);
-        if ordered.len().is_multiple_of(997) {
-            check(&ordered);
+    let mut tree = RankTree::new();
+    (0..100_000_u32).for_each(|key| tree.insert(key.reverse_bits(), || ()));
+    while tree.len() > 0 {
+        tree.remove_at(tree.len() / 2);
+        if tree.len().is_multiple_of(997) {
+            check(&tree);
         }
     }
-    assert_eq!(check(&ordered), Shape { depth: 0, leaves: 1 });
+    assert_eq!(check(&tree), Shape { depth: 0, leaves: 1 });
 }
 
-/// A fence outlives its item; it is dropped when its holder says so.
+/// A separator outlives its item; it is dropped when its holder says so.
 #[test]
-fn fences_whose_drop_is_somebodys_code_wait_in_the_litter() {
+fn separators_whose_drop_is_somebodys_code_wait_in_the_garbage() {
     let key = |number: u32| Box::new(number);
-    let mut ordered = Ordered::new();
-    (0..10_000).for_each(|number| ordered.insert(key(number), || ()));
-    assert!(ordered.take_litter().is_empty());
-    let mut cut = Vec::new();
-    ordered.cut(0..5_000, &mut cut);
-    ordered.cut(0..5_000, &mut cut);
-    let litter = ordered.take_litter();
-    assert_eq!(litter.len(), 10_000_usize.div_ceil(FULL) - 1, "one between each two leaves");
-    assert!(ordered.take_litter().is_empty());
+    let mut tree = RankTree::new();
+    (0..10_000).for_each(|number| tree.insert(key(number), || ()));
+    assert!(tree.take_garbage().is_empty());
+    let mut drained = Vec::new();
+    tree.drain(0..5_000, &mut drained);
+    tree.drain(0..5_000, &mut drained);
+    let garbage = tree.take_garbage();
+    assert_eq!(garbage.len(), 10_000_usize.div_ceil(FULL) - 1, "one between each two leaves");
+    assert!(tree.take_garbage().is_empty());
 }
 
 /// A key that panics in a comparison or clone, once it has done so many.
@@ -188,12 +190,12 @@ impl Clone for Moody {
 #[test]
 fn a_key_that_panics_leaves_the_tree_whole() {
     for calls in 1..40 {
-        let mut ordered = Ordered::new();
+        let mut tree = RankTree::new();
         let mut there = Vec::new();
         for i in 0..3_000_u32 {
             let key = i.wrapping_mul(2_654_435_761);
             CALLS.set(if i % 3 == 0 { calls } else { u32::MAX });
-            let insert = || ordered.insert(Moody(key), || i);
+            let insert = || tree.insert(Moody(key), || i);
             let inserted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(insert)).is_ok();
             CALLS.set(u32::MAX);
             if inserted {
@@ -203,21 +205,21 @@ fn a_key_that_panics_leaves_the_tree_whole() {
         there.sort_unstable();
         assert!(there.len() >= 2_000);
         let mut seen = Vec::new();
-        ordered.for_each(0..ordered.len(), |key, value| seen.push((key.0, *value)));
+        tree.for_each(0..tree.len(), |key, value| seen.push((key.0, *value)));
         assert_eq!(seen, there);
         for (rank, (key, value)) in there.iter().enumerate() {
-            assert_eq!(ordered.find(&Moody(*key)), Some((rank, value)));
+            assert_eq!(tree.find(&Moody(*key)), Some((rank, value)));
         }
-        while ordered.len() > 0 {
-            let rank = ordered.len() * 2 / 3;
-            assert_eq!(ordered.remove_at(rank).1, there.remove(rank).1);
+        while tree.len() > 0 {
+            let rank = tree.len() * 2 / 3;
+            assert_eq!(tree.remove_at(rank).1, there.remove(rank).1);
         }
     }
 }
 
-fn all(ordered: &Ordered<u32, u32>) -> Model {
+fn all(tree: &RankTree<u32, u32>) -> Model {
     let mut all = Model::new();
-    ordered.for_each(0..ordered.len(), |key, value| all.push((*key, *value)));
+    tree.for_each(0..tree.len(), |key, value| all.push((*key, *value)));
     all
 }
 
@@ -228,10 +230,10 @@ struct Shape {
 }
 
 /// Walks through all nodes, and sees that what the module says of them is so.
-fn check<V>(ordered: &Ordered<u32, V>) -> Shape {
+fn check<V>(tree: &RankTree<u32, V>) -> Shape {
     let mut leaves = 0;
-    let (depth, len) = walk(&ordered.root, None, None, &mut leaves);
-    assert_eq!(len, ordered.len());
+    let (depth, len) = walk(&tree.root, None, None, &mut leaves);
+    assert_eq!(len, tree.len());
     assert!(leaves <= 2 + len / 8, "{len} items are in {leaves} leaves");
     assert!(depth <= 6, "{depth} levels for {len} items");
     Shape { depth, leaves }
@@ -251,15 +253,15 @@ fn walk<V>(
             assert!(items.iter().is_sorted_by(|(a, _), (b, _)| a < b));
             let fits =
                 |key: u32| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
-            assert!(items.iter().all(|(key, _)| fits(*key)), "an item is beyond a fence");
+            assert!(items.iter().all(|(key, _)| fits(*key)), "an item is beyond a separator");
             (0, items.len())
         }
         Node::Inner(inner) => {
-            assert_eq!(inner.nodes.len(), inner.fences.len() + 1);
+            assert_eq!(inner.nodes.len(), inner.separators.len() + 1);
             assert_eq!(inner.nodes.len(), inner.lens.len());
-            let fences = inner.fences.iter().copied().map(Some);
-            let from = std::iter::once(from).chain(fences.clone());
-            let to = fences.chain([to]);
+            let separators = inner.separators.iter().copied().map(Some);
+            let from = std::iter::once(from).chain(separators.clone());
+            let to = separators.chain([to]);
             let below: Vec<(usize, usize)> = inner
                 .nodes
                 .iter()

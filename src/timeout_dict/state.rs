@@ -1,3 +1,5 @@
+//! The state behind all handles and claims: the entries under their lock, and the queue of those who wait.
+
 use std::sync::PoisonError;
 
 use tokio::{sync::Notify, time::timeout_at};
@@ -9,21 +11,22 @@ use crate::engine::{
 };
 
 /// The state behind all handles and claims.
-pub(super) struct Shared<K, V> {
+pub(super) struct SharedState<K, V> {
     entries: Mutex<Entries<K, V>>,
     pub(super) clock: Clock,
-    /// Who waits holds it or stands in line for it. Tokio's lock lets in who asked first.
-    line: tokio::sync::Mutex<()>,
-    /// Tells the head of the line that something is due sooner than it sleeps.
+    /// Who waits holds it or queues for it. Tokio's lock lets in who asked first, and forgets who gives up. One
+    /// only sleeps for the first deadline, so that what comes due wakes one task and not all.
+    waiters: tokio::sync::Mutex<()>,
+    /// Tells the first waiter that something is due sooner than it sleeps.
     sooner: Notify,
 }
 
-impl<K, V> Shared<K, V> {
+impl<K, V> SharedState<K, V> {
     pub(super) fn new() -> Self {
         Self {
             entries: Mutex::new(Entries::new()),
             clock: Clock::new(),
-            line: tokio::sync::Mutex::new(()),
+            waiters: tokio::sync::Mutex::new(()),
             sooner: Notify::new(),
         }
     }
@@ -37,22 +40,24 @@ impl<K, V> Shared<K, V> {
         let changed = change(&mut entries);
         let wakes = entries.take_wake();
         drop(entries);
+        // After the lock, for which who is woken asks at once.
         if wakes {
             self.sooner.notify_one();
         }
         changed
     }
 
-    /// Waits in line, then until `take` takes something.
+    /// Waits for its turn, then until `take` takes something.
     pub(super) async fn next<R>(
         &self,
         mut take: impl FnMut(&mut Entries<K, V>, Tick) -> Option<R>,
     ) -> R {
-        let _head = self.line.lock().await;
+        let _first = self.waiters.lock().await;
         loop {
             let now = self.clock.now();
+            // Under one lock: what comes sooner after a look in vain sets off `sooner`.
             let taken =
-                self.with(|entries| take(entries, now).ok_or_else(|| entries.await_first()));
+                self.with(|entries| take(entries, now).ok_or_else(|| entries.sleep_until_first()));
             let until = match taken {
                 Ok(taken) => return taken,
                 Err(until) => until,
