@@ -24,22 +24,22 @@ valkey=$(scripts/servers.sh)
 scripts/python.sh
 
 step "formatting"
-cargo fmt --check
+cargo fmt --all --check
 
 step "clippy"
-cargo clippy --locked --all-targets --all-features -- -D warnings
+cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 
 step "each feature alone"
 features=$(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml)
-cargo clippy --locked --no-default-features -- -D warnings
+cargo clippy --locked -p fleeting --no-default-features -- -D warnings
 for feature in $features; do
     [ "$feature" = default ] && continue
     echo "feature $feature"
-    cargo clippy --locked --no-default-features --features "$feature" -- -D warnings
+    cargo clippy --locked -p fleeting --no-default-features --features "$feature" -- -D warnings
 done
 
 step "tests and doc tests"
-cargo test --locked --all-features
+cargo test --locked --workspace --all-features
 
 step "the tests with a server, on Valkey"
 # This Valkey is built without TLS.
@@ -57,6 +57,6 @@ step "fuzzing"
 scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
 
 step "docs"
-cargo doc --locked --all-features --no-deps
+cargo doc --locked -p fleeting --all-features --no-deps
 
 step "all of it holds"
