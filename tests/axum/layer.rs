@@ -24,10 +24,11 @@ use axum::{
 use fleeting::{
     ClientIp, Headers, Limit, Limited, RateLimitLayer, RateLimiter, TrustedProxies, Window,
 };
-use futures::{FutureExt, future::join_all};
+use futures::future::join_all;
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tokio::{net::TcpListener, time::advance};
+use tokio_test::{assert_pending, task::spawn};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{
@@ -589,9 +590,9 @@ async fn who_hangs_up_stays_charged() {
     let limiter = hourly(2);
     let layer = RateLimitLayer::new(limiter.clone(), all).charge_when(|_| false);
     let app = Router::new().route("/", get(pending::<()>)).layer(layer);
-    let mut request = Box::pin(ask(&app, get_with(&[])));
+    let mut request = spawn(ask(&app, get_with(&[])));
     assert_eq!(limiter.peek("all").await.remaining(), 2);
-    assert!((&mut request).now_or_never().is_none());
+    assert_pending!(request.poll());
     assert_eq!(limiter.peek("all").await.remaining(), 1);
     drop(request);
     assert_eq!(limiter.peek("all").await.remaining(), 1);

@@ -18,6 +18,7 @@ use tokio::{
     task::yield_now,
     time::{Instant, advance, sleep, timeout},
 };
+use tokio_test::{assert_pending, task::spawn};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
@@ -438,12 +439,13 @@ async fn who_waits_is_served_in_the_order_of_asking() {
 async fn who_gives_up_took_nothing() {
     let dict: TimeoutDict<&str, u32> = TimeoutDict::new();
     dict.set("a", 1, SECOND).await;
-    let mut next = Box::pin(dict.next_expired());
-    assert_eq!(next.as_mut().now_or_never(), None);
-    let mut behind = Box::pin(dict.next_claim(SECOND));
-    assert!(behind.as_mut().now_or_never().is_none());
+    let mut next = spawn(dict.next_expired());
+    assert_pending!(next.poll());
+    let mut behind = spawn(dict.next_claim(SECOND));
+    assert_pending!(behind.poll());
     // Woken, and dropped before it is polled.
     dict.set("b", 2, Duration::ZERO).await;
+    assert!(next.is_woken());
     drop(next);
     let claim = timeout(NANO, behind).await.expect("it is its turn");
     assert_eq!(*claim.key(), "b");
