@@ -5,5 +5,8 @@ mod clock;
 #[path = "../common/http.rs"]
 mod http;
 
+mod asking;
 mod client_ip;
-mod layer;
+mod fields;
+mod quotas;
+mod settings;

@@ -6,7 +6,6 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    pin::pin,
     process::Command,
     sync::{
         Arc,
@@ -20,11 +19,12 @@ use fleeting::{
     Cache, Cause, LosslessEvents, Spool, Sweep,
     dirq::{Purge, Queue, QueueSimple},
 };
-use futures::{FutureExt, stream};
+use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+use tokio_test::{assert_pending, stream_mock::StreamMockBuilder, task::spawn};
 use tracing::Level;
 
 use crate::{
@@ -361,8 +361,8 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     fs::rename(&queue, &away).unwrap();
     fs::write(&queue, "in the way").unwrap();
     let (log, _guard) = Log::start(Level::INFO);
-    let mut run = pin!(spool.run(cache.events_lossless(CAPACITY)));
-    assert!(run.as_mut().now_or_never().is_none());
+    let mut run = spawn(spool.run(cache.events_lossless(CAPACITY)));
+    assert_pending!(run.poll());
 
     for key in 0..EVENTS {
         cache.set_ex(key, key, Duration::ZERO).await;
@@ -378,7 +378,7 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     };
     let stalled = until(|stats| stats.failures >= 3);
     tokio::select! {
-        stats = run.as_mut() => panic!("the run ended with {stats:?}"),
+        stats = &mut run => panic!("the run ended with {stats:?}"),
         stalled = timeout(PATIENCE, stalled) => stalled.expect("it tries and tells of it"),
     }
     let stats = spool.stats();
@@ -451,7 +451,7 @@ async fn it_tries_again_after_pauses_that_grow_to_five_seconds() {
     assert_eq!(timeout(10 * SECOND, run).await.unwrap().unwrap().written, 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_of_ones_own_will_do() {
     let folder = scratch();
     let cache = Cache::new();
@@ -460,7 +460,8 @@ async fn a_stream_of_ones_own_will_do() {
     cache.expire_now(&1).await;
     let event = events.recv().await.unwrap();
     let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
-    assert_eq!(spool.run(stream::iter([event.clone(), event])).await.written, 2);
+    let own = StreamMockBuilder::new().next(event.clone()).wait(SECOND).next(event).build();
+    assert_eq!(spool.run(own).await.written, 2);
     assert_eq!(keys(folder.path()), [1, 1]);
 }
 

@@ -12,8 +12,8 @@ use fleeting::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Sweep,
     Window,
 };
-use futures::FutureExt;
 use tokio::time::{Instant, advance, sleep};
+use tokio_test::{assert_ready, task::spawn};
 use tracing::Level;
 
 use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
@@ -434,12 +434,12 @@ fn handles_work_without_a_runtime() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let limiter = runtime.block_on(async { limiter(Limit::per_hour(2)) });
     drop(runtime);
-    assert!(limiter.check("ada").now_or_never().unwrap().is_ok());
-    let permit = limiter.until_ready("ada").now_or_never().expect("there is room");
-    assert!(limiter.check("ada").now_or_never().unwrap().is_err());
-    permit.refund().now_or_never().unwrap();
-    assert_eq!(limiter.peek("ada").now_or_never().unwrap().remaining(), 1);
-    assert!(limiter.reset("ada").now_or_never().unwrap());
+    assert!(assert_ready!(spawn(limiter.check("ada")).poll()).is_ok());
+    let permit = assert_ready!(spawn(limiter.until_ready("ada")).poll());
+    assert!(assert_ready!(spawn(limiter.check("ada")).poll()).is_err());
+    assert_ready!(spawn(permit.refund()).poll());
+    assert_eq!(assert_ready!(spawn(limiter.peek("ada")).poll()).remaining(), 1);
+    assert!(assert_ready!(spawn(limiter.reset("ada")).poll()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,3 +1,5 @@
+//! What the tests of rate limits share: limiters, windows, and lengths of time.
+
 use std::time::Duration;
 
 use fleeting::{Limit, RateLimiter, Window};

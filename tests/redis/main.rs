@@ -16,5 +16,6 @@ mod layer;
 mod layouts;
 mod rate_limiter;
 mod rate_limiter_faults;
+mod rate_limiter_model;
 mod timeout_dict;
 mod timeout_dict_faults;

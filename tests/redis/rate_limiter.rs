@@ -1,4 +1,4 @@
-//! The rate limiter on Redis: what it writes, what it remembers, and its counts against naive ones.
+//! The rate limiter on Redis: what it writes, what it remembers, and what many callers share.
 
 use std::{
     sync::Arc,
@@ -20,17 +20,17 @@ use crate::{
 
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 
-async fn client(server: &Server) -> Client {
+pub(super) async fn client(server: &Server) -> Client {
     Client::connect(server.url()).await.unwrap()
 }
 
 /// Errors are seen as such, and a busy machine is no failing server.
-fn strict(client: &Client, name: &str) -> RateLimiterBuilder<String> {
+pub(super) fn strict(client: &Client, name: &str) -> RateLimiterBuilder<String> {
     let builder = RateLimiter::builder(client, name);
     builder.on_error(OnError::Deny).timeout(Duration::from_secs(5))
 }
 
-fn limited(checked: Result<Permit, Error>) -> Limited {
+pub(super) fn limited(checked: Result<Permit, Error>) -> Limited {
     match checked {
         Err(Error::Limited(limited)) => limited,
         other => panic!("it is not limited: {other:?}"),
@@ -48,266 +48,14 @@ async fn scripts_run(plain: &mut MultiplexedConnection) -> u64 {
     calls("cmdstat_evalsha:") + calls("cmdstat_eval:")
 }
 
-async fn server_time(plain: &mut MultiplexedConnection) -> u64 {
+pub(super) async fn server_time(plain: &mut MultiplexedConnection) -> u64 {
     let (seconds, microseconds): (u64, u64) = redis::cmd("TIME").query_async(plain).await.unwrap();
     seconds * 1_000_000 + microseconds
 }
 
 /// Makes `at` the time of the last charge, before which the limiter does not go back.
-async fn set_last(plain: &mut MultiplexedConnection, key: &str, at: u64) {
+pub(super) async fn set_last(plain: &mut MultiplexedConnection, key: &str, at: u64) {
     let () = plain.setrange(key, 10, &(at as f64).to_le_bytes()[..]).await.unwrap();
-}
-
-mod model {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000;
-
-    #[derive(Clone, Copy, Debug)]
-    pub(super) struct Rule {
-        pub(super) quota: u64,
-        pub(super) per: u64,
-    }
-
-    /// What remembers everything, and counts it anew each time.
-    pub(super) struct Naive {
-        window: Window,
-        /// For each limit: when units leave, how many, and of which call.
-        parts: Vec<Vec<(u64, u64, usize)>>,
-        arrivals: Vec<u64>,
-        /// Of each call: when, and what is left of its cost, of each limit the mark.
-        calls: Vec<(u64, u64, Vec<u64>)>,
-    }
-
-    impl Naive {
-        pub(super) fn new(window: Window, limits: usize) -> Self {
-            let parts = vec![Vec::new(); limits];
-            Self { window, parts, arrivals: vec![0; limits], calls: Vec::new() }
-        }
-
-        fn step(&self, rule: Rule) -> u64 {
-            match self.window {
-                Window::Gcra => rule.per.div_ceil(rule.quota),
-                Window::Buckets(n) => rule.per.div_ceil(n as u64),
-                _ => 0,
-            }
-        }
-
-        pub(super) fn used(&self, i: usize, rule: Rule, now: u64) -> u64 {
-            match self.window {
-                Window::Gcra => self.arrivals[i].saturating_sub(now).div_ceil(self.step(rule)),
-                _ => {
-                    let live = self.parts[i].iter().filter(|(leaves, ..)| *leaves > now);
-                    live.map(|(_, units, _)| units).sum()
-                }
-            }
-        }
-
-        /// The first time at which there is room, from `now` on.
-        pub(super) fn ready(&self, i: usize, rule: Rule, now: u64, cost: u64) -> u64 {
-            let fits = |at| self.used(i, rule, at) + cost <= rule.quota;
-            if fits(now) {
-                return now;
-            }
-            if self.window == Window::Gcra {
-                return self.arrivals[i] - self.step(rule) * (rule.quota - cost);
-            }
-            let mut times: Vec<u64> = self.parts[i].iter().map(|(leaves, ..)| *leaves).collect();
-            times.sort();
-            times.into_iter().find(|at| *at > now && fits(*at)).expect("all leaves some time")
-        }
-
-        pub(super) fn charge(&mut self, rules: &[Rule], now: u64, cost: u64) -> usize {
-            let call = self.calls.len();
-            let mut marks = Vec::new();
-            for parts in &mut self.parts {
-                parts.retain(|(leaves, ..)| *leaves > now);
-            }
-            for (i, rule) in rules.iter().enumerate() {
-                let step = self.step(*rule);
-                match self.window {
-                    Window::Log => self.parts[i].push((now + rule.per, cost, call)),
-                    Window::Gcra => {
-                        self.arrivals[i] = self.arrivals[i].max(now) + step * cost;
-                        marks.push(self.arrivals[i]);
-                    }
-                    Window::Buckets(n) => {
-                        let per = n as u64 * step;
-                        let live = self.parts[i]
-                            .iter()
-                            .filter(|(leaves, units, _)| *leaves > now && *units > 0);
-                        let end = match live.map(|(leaves, ..)| leaves - per).max() {
-                            None => now,
-                            Some(end) if end >= now => end,
-                            Some(end) => end + (now - end).div_ceil(step) * step,
-                        };
-                        self.parts[i].push((end + per, cost, call));
-                    }
-                    _ => unreachable!(),
-                }
-            }
-            self.calls.push((now, cost, marks));
-            call
-        }
-
-        pub(super) fn refund(&mut self, rules: &[Rule], call: usize, now: u64) {
-            for (i, rule) in rules.iter().enumerate() {
-                if self.window == Window::Gcra {
-                    let (_, cost, marks) = &self.calls[call];
-                    let amount = self.step(*rule) * cost;
-                    self.arrivals[i] -= marks[i].saturating_sub(now).min(amount);
-                }
-                self.parts[i].retain(|(.., of)| *of != call);
-            }
-            self.calls[call].1 = 0;
-        }
-
-        /// Whether any `(t - per, t]` has more than the quota.
-        pub(super) fn check_windows(&self, rule: Rule) {
-            for (end, ..) in &self.calls {
-                let within = self.calls.iter().filter(|(at, ..)| at <= end && at + rule.per > *end);
-                assert!(within.map(|(_, cost, _)| cost).sum::<u64>() <= rule.quota);
-            }
-        }
-    }
-
-    /// The time of the limiter stands where the test puts it: far ahead of the server's clock.
-    pub(super) async fn run(window: Window, rules: &[(u32, u64)], costs: u32, gap: u64, seed: u64) {
-        println!("{window:?} {rules:?} seed {seed}");
-        let server = Server::start();
-        let mut plain = server.plain().await;
-        let client = client(&server).await;
-        let mut builder = strict(&client, "model").window(window).deny_cache(0);
-        for (quota, seconds) in rules {
-            builder = builder.limit(Limit::new(*quota, Duration::from_secs(*seconds)));
-        }
-        let limiter = builder.build().unwrap();
-        let limits = limiter.limits().to_vec();
-        // A plan of half of each quota.
-        let half = |limit: &Limit| Limit::new(limit.quota().div_ceil(2), limit.per());
-        let plan: Vec<Limit> = limits.iter().map(half).collect();
-        let rules_of = |limits: &[Limit]| -> Vec<Rule> {
-            let per = |limit: &Limit| limit.per().as_secs() * SECOND;
-            limits
-                .iter()
-                .map(|limit| Rule { quota: limit.quota().into(), per: per(limit) })
-                .collect()
-        };
-        let least = |rules: &[Rule]| rules.iter().map(|rule| rule.quota).min().unwrap();
-        let key = "fleeting:{model:ada}";
-        let mut random = SmallRng::seed_from_u64(seed);
-        let mut naive = Naive::new(window, limits.len());
-        let mut permits = Vec::new();
-
-        let mut now = server_time(&mut plain).await + 1_000_000 * SECOND;
-        // So that there is a state to put the time in; it has left long before.
-        let first = limiter.check("ada").await.unwrap();
-        first.refund().await.unwrap();
-        let (mut admitted, mut denied) = (0, 0);
-        for op in 0..1_500 {
-            set_last(&mut plain, key, now).await;
-            // By half a plan, GCRA counts in other units.
-            let by_plan = window != Window::Gcra && random.random_ratio(1, 6);
-            let own = if by_plan { &plan } else { &limits };
-            let rules = rules_of(own);
-            match random.random_range(0..12) {
-                0 => {
-                    let state = limiter.peek_with("ada", own).await.unwrap();
-                    let clock = server_time(&mut plain).await;
-                    for (i, (standing, rule)) in state.standings().iter().zip(&rules).enumerate() {
-                        let used = naive.used(i, *rule, now);
-                        let left = rule.quota.saturating_sub(used);
-                        assert_eq!(u64::from(standing.remaining()), left);
-                        let more =
-                            standing.more_after().map(|wait| clock + wait.as_micros() as u64);
-                        let expected = (used > 0).then(|| naive.ready(i, *rule, now, left + 1));
-                        same(more, expected);
-                    }
-                }
-                1 if !permits.is_empty() => {
-                    let (permit, call): (Permit, usize) =
-                        permits.swap_remove(random.random_range(0..permits.len()));
-                    permit.refund().await.unwrap();
-                    naive.refund(&rules, call, now);
-                }
-                _ => {
-                    let cost = random.random_range(1..=costs).min(least(&rules) as u32);
-                    let checked = limiter.check_n_with("ada", cost, own).await;
-                    let clock = server_time(&mut plain).await;
-                    let each = rules.iter().enumerate();
-                    let readys = each.map(|(i, rule)| naive.ready(i, *rule, now, cost.into()));
-                    let ready = readys.max().unwrap();
-                    match checked {
-                        Ok(permit) => {
-                            assert_eq!(ready, now, "it passes too early");
-                            let call = naive.charge(&rules, now, cost.into());
-                            let each = rules.iter().enumerate();
-                            let left = each.map(|(i, rule)| rule.quota - naive.used(i, *rule, now));
-                            assert_eq!(u64::from(permit.remaining()), left.min().unwrap());
-                            if permits.len() < 20 {
-                                permits.push((permit, call));
-                            }
-                            admitted += 1;
-                        }
-                        Err(error) => {
-                            assert!(ready > now, "it is denied, and there is room");
-                            let limited = limited(Err(error));
-                            let wait = limited.retry_after().as_micros() as u64;
-                            same(Some(clock + wait), Some(ready));
-                            denied += 1;
-                        }
-                    }
-                }
-            }
-            if window != Window::Gcra && op % 100 == 99 {
-                rules_of(&limits).iter().for_each(|rule| naive.check_windows(*rule));
-            }
-            if random.random_ratio(1, 2) {
-                now += random.random_range(0..=gap) * SECOND;
-            }
-        }
-        assert!(admitted > 100 && denied > 100, "{admitted} passed, {denied} did not");
-    }
-
-    /// The clock goes on between its reading and the answer.
-    fn same(told: Option<u64>, expected: Option<u64>) {
-        match (told, expected) {
-            (Some(told), Some(expected)) => {
-                assert!(told.abs_diff(expected) < SECOND / 2, "{told} is not {expected}");
-            }
-            (told, expected) => assert_eq!(told, expected),
-        }
-    }
-}
-
-#[tokio::test]
-async fn the_log_counts_as_one_that_remembers_all() {
-    in_time(async || {
-        model::run(Window::Log, &[(5, 10)], 2, 4, 1).await;
-        model::run(Window::Log, &[(3, 7), (10, 60)], 3, 5, 2).await;
-        // More than are read at a time, and than fit into a small state.
-        model::run(Window::Log, &[(90, 60), (300, 600)], 2, 2, 3).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn buckets_count_as_ones_that_remember_all() {
-    in_time(async || {
-        model::run(Window::Buckets(4), &[(5, 12)], 2, 4, 4).await;
-        model::run(Window::Buckets(5), &[(3, 10), (10, 60)], 3, 5, 5).await;
-        model::run(Window::Buckets(30), &[(90, 60), (300, 600)], 4, 3, 6).await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn gcra_counts_as_one_that_remembers_all() {
-    in_time(async || {
-        model::run(Window::Gcra, &[(5, 10)], 2, 4, 7).await;
-        model::run(Window::Gcra, &[(4, 8), (10, 60)], 3, 5, 8).await;
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -3,6 +3,9 @@
 #[path = "../common/sequences.rs"]
 mod sequences;
 
+mod departures;
 mod expiring;
 mod expiring_model;
 mod sorted;
+mod threads;
+mod user_types;

@@ -3,6 +3,9 @@
 #[path = "../common/sequences.rs"]
 mod sequences;
 
+mod claims;
+mod due;
 mod model;
-mod promises;
 mod stress;
+mod user_types;
+mod waiting;

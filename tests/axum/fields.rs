@@ -1,0 +1,183 @@
+//! What the fields of an answer tell: exact to the second, and parsed by any client.
+
+use std::time::{Duration, Instant};
+
+use axum::{Router, http::HeaderMap, routing::get};
+use fleeting::{Headers, Limit, RateLimitLayer, RateLimiter};
+use serde_json::Value;
+use tokio::time::advance;
+
+use super::asking::*;
+use crate::clock::until_enough;
+
+#[tokio::test(start_paused = true)]
+async fn the_fields_are_exact() {
+    let limiter = RateLimiter::builder()
+        .limit(Limit::new(2, Duration::from_millis(1_500)).named("burst"))
+        .limit(Limit::per_hour(3))
+        .build();
+    let layer = RateLimitLayer::new(limiter, all);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let burst = |numbers: [i64; 2]| ("burst".to_owned(), numbers.map(Some));
+    let unnamed = |numbers: [i64; 2]| ("3-per-3600s".to_owned(), numbers.map(Some));
+
+    let first = ask(&app, get_with(&[])).await;
+    assert_eq!(first.status(), 200);
+    assert_eq!(policies(first.headers()), [burst([2, 2]), unnamed([3, 3_600])]);
+    assert_eq!(left(first.headers()), [burst([1, 2]), unnamed([2, 3_600])]);
+    assert!(!first.headers().contains_key("x-ratelimit-limit"));
+
+    advance(Duration::from_millis(1_000)).await;
+    let second = ask(&app, get_with(&[])).await;
+    assert_eq!(left(second.headers()), [burst([0, 1]), unnamed([1, 3_599])]);
+
+    let third = ask(&app, get_with(&[])).await;
+    assert_eq!(third.status(), 429);
+    assert_eq!(third.headers()["retry-after"], "1");
+    assert_eq!(policies(third.headers()), [burst([2, 2]), unnamed([3, 3_600])]);
+    assert_eq!(left(third.headers()), [burst([0, 1]), unnamed([1, 3_599])]);
+    let problem: Value = serde_json::from_str(&text(third).await).unwrap();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["burst"]));
+    assert_eq!(problem["retry_after_ms"], 500);
+
+    advance(Duration::from_millis(500)).await;
+    let fourth = ask(&app, get_with(&[])).await;
+    assert_eq!(fourth.status(), 200);
+    assert_eq!(left(fourth.headers()), [burst([0, 1]), unnamed([0, 3_599])]);
+    let fifth = ask(&app, get_with(&[])).await;
+    assert_eq!(fifth.headers()["retry-after"], "3599");
+    assert_eq!(left(fifth.headers()), [burst([0, 1]), unnamed([0, 3_599])]);
+    let problem: Value = serde_json::from_str(&text(fifth).await).unwrap();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["3-per-3600s"]));
+    // Who comes when it says so passes.
+    advance(Duration::from_secs(3_599)).await;
+    assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_tells_what_its_own_charge_left_and_the_wait_from_now() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(3).named("minute")).build();
+    let slow = async || tokio::time::sleep(Duration::from_millis(20_500)).await;
+    let app = Router::new().route("/", get(slow)).layer(RateLimitLayer::new(limiter.clone(), all));
+    let answer = async {
+        let answer = ask(&app, get_with(&[])).await;
+        left(answer.headers())
+    };
+    let meanwhile = async {
+        advance(Duration::from_secs(1)).await;
+        limiter.check("all").await.expect("there is room");
+    };
+    let (left, ()) = tokio::join!(answer, meanwhile);
+    // 39.5 s are left of its minute.
+    assert_eq!(left, [("minute".to_owned(), [Some(2), Some(40)])]);
+    assert_eq!(limiter.peek("all").await.remaining(), 1);
+}
+
+/// The real clock is the subject: the seconds are read from a coarse one, which lags by some milliseconds, and
+/// are right also in these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_second_ends_when_it_ends() {
+    for _ in 0..5 {
+        until_enough(see_a_second_end).await;
+    }
+}
+
+/// Whether it was seen before and after.
+async fn see_a_second_end() -> bool {
+    let per = Duration::from_millis(1_020);
+    let limiter = RateLimiter::builder().limit(Limit::new(1_000_000, per)).build();
+    let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limiter, all));
+    let start = Instant::now();
+    ask(&app, get_with(&[])).await;
+    let charged = start..Instant::now();
+    let mut seen = Vec::new();
+    while start.elapsed() < Duration::from_millis(40) {
+        let before = Instant::now();
+        let answer = ask(&app, get_with(&[])).await;
+        let after = Instant::now();
+        let seconds = left(answer.headers())[0].1[1].expect("something is in use");
+        let until = |charged: Instant, now: Instant| {
+            (charged + per - now).as_nanos().div_ceil(1_000_000_000)
+        };
+        let (least, most) = (until(charged.start, after), until(charged.end, before));
+        assert!((least..=most).contains(&(seconds as u128)), "{seconds}, not {least} or {most}");
+        seen.push(seconds);
+    }
+    seen.dedup();
+    assert!([&[2, 1][..], &[2], &[1]].contains(&&seen[..]), "{seen:?}");
+    seen.len() == 2
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_name_breaks_a_field() {
+    let names = [r#"with "quotes" and \"#, "Größe", "line\r\nset-cookie: a=b", "", "µ;q=0, \"x\""];
+    for name in names {
+        let limiter = RateLimiter::<String>::builder()
+            .limit(Limit::new(1, Duration::from_micros(1_500)).named(name))
+            .limit(Limit::new(1, Duration::from_micros(1_500)))
+            .build();
+        let app = Router::new().route("/", get("hello")).layer(RateLimitLayer::new(limiter, all));
+        ask(&app, get_with(&[])).await;
+        let denied = ask(&app, get_with(&[])).await;
+        assert_eq!(denied.status(), 429);
+        assert!(!denied.headers().contains_key("set-cookie"));
+        let names: Vec<_> = left(denied.headers()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names[1], "1-per-1.5ms");
+        assert_eq!(policies(denied.headers()).len(), 2);
+        let problem: Value = serde_json::from_str(&text(denied).await).unwrap();
+        assert_eq!(problem["violated-policies"][0], names[0], "{name:?}");
+        let is_plain = name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        assert_eq!(names[0] == name, is_plain, "{name:?} became {:?}", names[0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn which_fields_is_a_setting() {
+    let limiter = || {
+        RateLimiter::builder()
+            .limit(Limit::per_second(5).named("burst"))
+            .limit(Limit::per_minute(2).named("minute"))
+            .build()
+    };
+    for headers in [Headers::Draft11, Headers::Legacy, Headers::Both, Headers::None] {
+        let layer = RateLimitLayer::new(limiter(), all).headers(headers);
+        let app = Router::new().route("/", get("hello")).layer(layer);
+        let has_draft = matches!(headers, Headers::Draft11 | Headers::Both);
+        let has_legacy = matches!(headers, Headers::Legacy | Headers::Both);
+        for (status, remaining, reset) in [(200, 1, 60), (200, 0, 60), (429, 0, 60)] {
+            let answer = ask(&app, get_with(&[])).await;
+            assert_eq!(answer.status(), status);
+            let fields = answer.headers();
+            assert_eq!(number(fields, "retry-after"), (status == 429).then_some(60));
+            assert_eq!(fields.contains_key("ratelimit"), has_draft, "{headers:?}");
+            assert_eq!(fields.contains_key("ratelimit-policy"), has_draft, "{headers:?}");
+            let legacy = ["limit", "remaining", "reset"]
+                .map(|name| number(fields, &format!("x-ratelimit-{name}")));
+            let expected = [2, remaining, reset].map(|number| has_legacy.then_some(number));
+            assert_eq!(legacy, expected, "{headers:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_layers_tell_of_the_limits_of_both() {
+    let inner = RateLimitLayer::new(hourly(1), all).headers(Headers::Both);
+    let outer = RateLimiter::builder().limit(Limit::per_minute(3).named("minute")).build();
+    let outer = RateLimitLayer::new(outer, all).headers(Headers::Both);
+    let app = Router::new().route("/", get("hello")).layer(inner).layer(outer);
+
+    let names =
+        |headers: &HeaderMap| left(headers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let passed = ask(&app, get_with(&[])).await;
+    assert_eq!(names(passed.headers()), ["hourly", "minute"]);
+    assert_eq!(policies(passed.headers()).len(), 2);
+    assert_eq!(number(passed.headers(), "x-ratelimit-limit"), Some(1));
+    let by_inner = ask(&app, get_with(&[])).await;
+    assert_eq!((by_inner.status().as_u16(), names(by_inner.headers()).len()), (429, 2));
+    assert_eq!(number(by_inner.headers(), "retry-after"), Some(HOUR));
+    ask(&app, get_with(&[])).await;
+    let by_outer = ask(&app, get_with(&[])).await;
+    assert_eq!(names(by_outer.headers()), ["minute"]);
+    assert_eq!(number(by_outer.headers(), "retry-after"), Some(60));
+    assert_eq!(number(by_outer.headers(), "x-ratelimit-limit"), Some(3));
+}

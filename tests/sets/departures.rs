@@ -1,0 +1,263 @@
+//! What streams are told of members that leave, and when the sweeper is there.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents};
+use futures::{FutureExt, StreamExt};
+use tokio::{
+    runtime::Handle,
+    task::yield_now,
+    time::{Instant, advance, sleep},
+};
+use tokio_test::{assert_pending, task::spawn};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+
+fn minute() -> ExpiringSet<&'static str> {
+    ExpiringSet::builder(60 * SECOND).publish(ALL).build()
+}
+
+/// What has come by now, without waiting.
+fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
+    std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
+}
+
+fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
+    heard(events).iter().map(|event| (event.key, event.cause)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_departure_has_one_event_with_its_cause() {
+    let set = minute();
+    let mut events = set.events_lossless(100);
+    set.extend(["a", "b", "c", "d", "e"]).await;
+    set.pop().await;
+    set.remove("b").await;
+    set.remove("b").await;
+    set.push("c").await;
+    advance(SECOND).await;
+    set.push("e").await;
+    advance(59 * SECOND).await;
+    set.len().await;
+    set.clear().await;
+    use Cause::{Expired, Removed};
+    let expected = [("a", Removed), ("b", Removed), ("d", Expired), ("c", Expired), ("e", Removed)];
+    assert_eq!(told(&mut events), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_default_only_what_expires_is_told() {
+    let set = ExpiringSet::new(SECOND);
+    let mut events = set.events_lossless(100);
+    set.push(1).await;
+    set.push_unique_at(2, Instant::now()).await;
+    set.remove(&2).await;
+    set.push(3).await;
+    set.clear().await;
+    set.push(4).await;
+    sleep(2 * SECOND).await;
+    assert_eq!(told(&mut events), [(4, Cause::Expired)]);
+}
+
+/// Whoever meets a dead member tells of it, once, before anything of the member's next life.
+#[tokio::test(start_paused = true)]
+async fn the_old_life_ends_before_the_new_one_begins() {
+    let meet = async |set: &ExpiringSet<&'static str>, call: u32| match call {
+        0 => set.push("ada").await,
+        1 => set.push_at("ada", Instant::now()).await,
+        2 => set.push_unique_at("ada", Instant::now()).await,
+        3 => set.extend(["ada"]).await,
+        4 => drop(set.remove("ada").await),
+        5 => set.clear().await,
+        _ => drop(set.pop().await),
+    };
+    for call in 0..7 {
+        let set =
+            ExpiringSet::builder(60 * SECOND).sweep_every(3_600 * SECOND).publish(ALL).build();
+        let mut events = set.events_lossless(100);
+        set.push("ada").await;
+        let deadline = Instant::now() + 60 * SECOND;
+        // The first sweep is in time, and its next one is not.
+        set.push_at("eve", Instant::now() - 59 * SECOND).await;
+        sleep(2 * SECOND).await;
+        advance(70 * SECOND).await;
+        meet(&set, call).await;
+        set.push("ada").await;
+        set.remove("ada").await;
+        let events = heard(&mut events);
+        let events: Vec<_> = events.iter().filter(|event| event.key == "ada").collect();
+        assert_eq!((events[0].cause, events[0].deadline), (Cause::Expired, Some(deadline)));
+        assert_eq!(events[0].lag(), Some(12 * SECOND), "call {call}");
+        let later = events[1..].iter().map(|event| event.cause);
+        assert_eq!(later.collect::<Vec<_>>(), [Cause::Removed], "call {call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_set_tells_in_time_and_sweeps_no_more_often_than_it_may() {
+    let set = ExpiringSet::builder(10 * SECOND).sweep_every(SECOND / 2).build();
+    let mut events = set.events_lossless(10_000);
+    for n in 0..1_000 {
+        set.push(n).await;
+        advance(SECOND / 100).await;
+    }
+    sleep(30 * SECOND).await;
+    let events = heard(&mut events);
+    assert!(events.iter().map(|event| event.key).eq(0..1_000));
+    let lag = events.iter().filter_map(|event| event.lag()).max().unwrap();
+    assert!(lag <= SECOND / 2 + SECOND / 100, "{lag:?}");
+    let sweeps: HashSet<_> = events.iter().map(|event| event.at).collect();
+    assert!((15..=22).contains(&sweeps.len()), "{} sweeps in 10 s", sweeps.len());
+}
+
+/// A death that comes sooner than all others wakes the sweeper, also one by another handle's doing.
+#[tokio::test(start_paused = true)]
+async fn the_sweeper_knows_of_a_sooner_death() {
+    let set = ExpiringSet::new(3_600 * SECOND);
+    let mut events = set.events_lossless(10);
+    set.push("late").await;
+    sleep(SECOND).await;
+    set.push_at("soon", Instant::now() - 3_599 * SECOND).await;
+    let event = events.recv().await.unwrap();
+    assert_eq!((event.key, event.lag().unwrap() < SECOND / 5), ("soon", true));
+    assert_eq!(events.recv().await.unwrap().key, "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sweeper_sleeps_where_nothing_dies() {
+    let parks = || Handle::current().metrics().worker_park_count(0);
+    let set = minute();
+    let sets: ExpiringSets<u32, u32> = ExpiringSets::new(86_400 * SECOND);
+    set.push_at("in a day", Instant::now() + 86_400 * SECOND).await;
+    sets.push(1, 1).await;
+    sleep(SECOND).await;
+    let before = parks();
+    sleep(80_000 * SECOND).await;
+    assert!(parks() - before < 20, "{} wakes in a day in which nobody died", parks() - before);
+    assert_eq!((set.len().await, sets.sets().await), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_subscriber_is_told_what_it_missed() {
+    let set = ExpiringSet::builder(SECOND).event_capacity(4).build();
+    let mut slow = set.events();
+    set.extend(0..10).await;
+    sleep(2 * SECOND).await;
+    assert_eq!(slow.next().await.unwrap().unwrap_err().0, 6);
+    assert_eq!(slow.next().await.unwrap().unwrap().key, 6);
+}
+
+/// The promise of the lossless stream, whole: calls go on, the dead are not seen, and every event comes.
+#[tokio::test(start_paused = true)]
+async fn a_lossless_subscriber_that_stops_reading_holds_back_only_the_sweeper() {
+    let value = Arc::new(());
+    let set: ExpiringSet<(u32, Held)> = ExpiringSet::new(SECOND);
+    let mut events = set.events_lossless(10);
+    let member = |n: u32| (n, Held(value.clone()));
+    set.extend((0..1_000).map(member)).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(Arc::strong_count(&value), 1_001, "as many left as there was room for, and wait");
+    assert_eq!(set.overflow(), 0);
+    assert_eq!(set.len().await, 0, "what is dead is not seen");
+    assert_eq!(set.overflow(), 990, "what a call meets goes to the overflow");
+    set.extend((1_000..1_500).map(member)).await;
+    assert_eq!(set.len().await, 500);
+    sleep(60 * SECOND).await;
+    assert_eq!(set.overflow(), 990, "still no room for the sweeper");
+    for n in 0..1_500 {
+        assert_eq!(events.recv().await.unwrap().key.0, n);
+    }
+    assert_pending!(spawn(events.recv()).poll());
+    assert_eq!((set.overflow(), Arc::strong_count(&value)), (0, 1));
+}
+
+/// Counts itself.
+#[derive(Clone, Debug)]
+struct Held(#[allow(dead_code)] Arc<()>);
+
+impl PartialEq for Held {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Held {}
+
+impl std::hash::Hash for Held {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_slow_subscriber_lets_the_sweeper_go() {
+    let sets = ExpiringSets::new(SECOND);
+    let stuck = sets.events_lossless(1);
+    let mut prompt = sets.events_lossless(1_000);
+    for n in 0..100 {
+        sets.push(n % 7, n).await;
+    }
+    sleep(10 * SECOND).await;
+    assert_eq!(heard(&mut prompt).len(), 1);
+    drop(stuck);
+    sleep(SECOND).await;
+    assert_eq!(heard(&mut prompt).len(), 99);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_handle_ends_the_task_and_the_streams() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let set = ExpiringSet::builder(60 * SECOND).publish(ALL).build();
+    let sets: ExpiringSets<u32, u32> = ExpiringSets::new(SECOND);
+    let (mut events, mut lossless) = (set.events(), set.events_lossless(1));
+    let mut of_sets = sets.events_lossless(1);
+    assert_eq!(tasks(), before + 2);
+    set.extend([1, 2, 3]).await;
+    set.clear().await;
+    drop((set.clone(), sets.clone()));
+    sleep(SECOND).await;
+    assert_eq!(tasks(), before + 2, "a handle is left of each");
+    drop((set, sets));
+    for n in 1..=3 {
+        assert_eq!(events.recv().await.unwrap().unwrap().key, n);
+        assert_eq!(lossless.recv().await.unwrap().key, n);
+    }
+    assert!(events.recv().await.is_none() && lossless.recv().await.is_none());
+    assert!(of_sets.recv().await.is_none());
+    yield_now().await;
+    assert_eq!(tasks(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_sets_are_one_task_and_tell_in_time() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let sets = ExpiringSets::new(10 * SECOND);
+    let mut events = sets.events_lossless(100_000);
+    for key in 0..5_000_u32 {
+        sets.push(key, 1).await;
+        sets.push(key, 2).await;
+        advance(SECOND / 1_000).await;
+    }
+    assert_eq!(tasks(), before + 1);
+    assert_eq!(sets.sets().await, 5_000);
+    sleep(SECOND).await;
+    // Its last member will die later than the sweeper was told at first.
+    for key in 0..5_000 {
+        sets.push(key, 3).await;
+    }
+    sleep(11 * SECOND).await;
+    let told = heard(&mut events);
+    let lag = told.iter().filter_map(|event| event.lag()).max().unwrap();
+    assert!(lag <= SECOND / 5, "{lag:?}");
+    let mut by_key: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    told.iter().for_each(|event| by_key.entry(event.key).or_default().push(event.value));
+    assert_eq!(by_key.len(), 5_000);
+    assert!(by_key.values().all(|members| *members == [1, 2, 3]));
+    assert!(sets.keys().await.is_empty());
+    assert_eq!(sets.sets().await, 0);
+}

@@ -1,0 +1,178 @@
+//! What is claimed: nobody else gets it until the lease is over, it is given back, or acked.
+
+use std::{future::pending, time::Duration};
+
+use super::due::{due, keys};
+use fleeting::{Claim, TimeoutDict, Ttl};
+use futures::{FutureExt, future::join_all};
+use tokio::{
+    task::yield_now,
+    time::{Instant, advance},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NANO: Duration = Duration::from_nanos(1);
+#[tokio::test(start_paused = true)]
+async fn what_is_claimed_goes_to_nobody_else_until_the_lease_is_over() {
+    let dict = due(["a", "b", "c"]).await;
+    let claims = dict.claim_expired(2, SECOND).await;
+    assert_eq!(keys(&claims), ["a", "b"]);
+    assert_eq!((claims[1].value(), dict.get("a").await), (&1, Some(0)));
+    assert_eq!(format!("{:?}", claims[1]), "Claim { key: \"b\", value: 1, .. }");
+    assert_eq!(dict.ttl("a").await, Ttl::Remaining(Duration::ZERO));
+    assert_eq!(dict.take_expired(9).await, [("c", 2)]);
+    advance(SECOND - NANO).await;
+    assert_eq!(keys(&dict.claim_expired(9, SECOND).await), [""; 0]);
+    advance(NANO).await;
+    assert_eq!(dict.take_expired(9).await, [("a", 0), ("b", 1)]);
+    for claim in claims {
+        assert!(!claim.ack().await, "somebody else has taken it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ack_takes_out() {
+    let dict = due(["a", "b"]).await;
+    let mut claims = dict.claim_expired(9, SECOND).await;
+    assert!(claims.pop().unwrap().ack().await);
+    assert_eq!((dict.get("a").await, dict.get("b").await), (Some(0), None));
+    // After the lease, as long as nobody else got it.
+    advance(9 * SECOND).await;
+    dict.set("c", 2, Duration::ZERO).await;
+    assert_eq!(dict.take_expired(0).await, []);
+    assert!(claims.pop().unwrap().ack().await);
+    assert_eq!(dict.take_expired(9).await, [("c", 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_claims_on_an_entry_the_later_is_acked() {
+    let dict = due(["a"]).await;
+    let first = dict.next_claim(SECOND).await;
+    advance(SECOND).await;
+    let second = dict.next_claim(SECOND).await;
+    assert!(!first.extend(SECOND).await);
+    drop(first);
+    assert!(dict.claim_expired(9, SECOND).await.is_empty(), "the first has nothing to give back");
+    assert!(second.ack().await);
+    assert!(dict.is_empty().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_dropped_gives_back_at_once() {
+    let dict = due(["a", "b"]).await;
+    drop(dict.claim_expired(1, SECOND).await);
+    let claims = dict.claim_expired(9, SECOND).await;
+    assert_eq!(keys(&claims), ["a", "b"], "with the deadline it had, it is the oldest again");
+    let mut claims = claims.into_iter();
+    // A future that is dropped before it is polled.
+    drop(claims.next().unwrap().ack());
+    assert_eq!(dict.take_expired(9).await, [("a", 0)]);
+    // A panic, and a task that is killed.
+    let claim = claims.next().unwrap();
+    let task = tokio::spawn(async move {
+        let _claim = claim;
+        panic!("in mid-work");
+    });
+    assert!(task.await.is_err());
+    let claim = dict.next_claim(SECOND).await;
+    let task = tokio::spawn(async move {
+        let _claim = claim;
+        pending::<()>().await;
+    });
+    yield_now().await;
+    assert!(dict.claim_expired(9, SECOND).await.is_empty());
+    task.abort();
+    assert!(task.await.is_err());
+    assert_eq!(dict.take_expired(9).await, [("b", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_leaked_comes_again_when_the_lease_is_over() {
+    let dict = due(["a", "b"]).await;
+    dict.claim_expired(1, SECOND).await.into_iter().for_each(std::mem::forget);
+    dict.claim_expired(1, Duration::MAX).await.into_iter().for_each(std::mem::forget);
+    let start = Instant::now();
+    assert_eq!(dict.next_expired().await, ("a", 0));
+    assert_eq!(start.elapsed(), SECOND);
+    advance(1_000_000 * SECOND).await;
+    assert_eq!(dict.take_expired(9).await, [], "a lease that overflows is never over");
+    assert_eq!(dict.remove("b").await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn extend_moves_the_end_of_the_lease() {
+    let dict = due(["a"]).await;
+    let claim = dict.next_claim(SECOND).await;
+    advance(SECOND / 2).await;
+    assert!(claim.extend(2 * SECOND).await);
+    advance(2 * SECOND - NANO).await;
+    assert!(dict.claim_expired(9, SECOND).await.is_empty());
+    advance(NANO).await;
+    // It is over, but nobody has taken it.
+    dict.set("b", 1, Duration::ZERO).await;
+    assert_eq!(dict.take_expired(0).await, []);
+    assert!(claim.extend(SECOND).await);
+    assert_eq!(dict.take_expired(9).await, [("b", 1)]);
+    // Sooner than it was, too.
+    assert!(claim.extend(Duration::MAX).await);
+    assert!(claim.extend(Duration::ZERO).await);
+    assert_eq!(dict.take_expired(9).await, [("a", 0)]);
+    assert!(!claim.extend(SECOND).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_zero_is_over_at_once() {
+    let dict = due(["a", "b"]).await;
+    let first = dict.claim_expired(9, Duration::ZERO).await;
+    assert_eq!(keys(&first), ["a", "b"], "each once in one call");
+    let second = dict.claim_expired(9, Duration::ZERO).await;
+    assert_eq!(keys(&second), ["a", "b"]);
+    assert!(!join_all(first.into_iter().map(Claim::ack)).await.contains(&true));
+    assert!(!join_all(second.into_iter().map(Claim::ack)).await.contains(&false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_changes_the_entry_makes_its_claim_void() {
+    type Dict = TimeoutDict<&'static str, usize>;
+    let changes: [fn(&Dict) -> bool; 5] = [
+        |dict| dict.set("a", 7, SECOND).now_or_never().unwrap().is_some(),
+        |dict| dict.set_timeout("a", SECOND).now_or_never().unwrap(),
+        |dict| dict.remove_timeout("a").now_or_never().unwrap(),
+        |dict| dict.remove("a").now_or_never().unwrap().is_some(),
+        |dict| dict.clear().now_or_never().is_some(),
+    ];
+    for (which, change) in changes.into_iter().enumerate() {
+        for is_over in [false, true] {
+            let dict = due(["a"]).await;
+            let mut claims = vec![];
+            claims.extend(dict.claim_expired(9, SECOND).await);
+            if is_over {
+                advance(SECOND).await;
+                assert_eq!(dict.take_expired(0).await, []);
+            }
+            assert!(change(&dict));
+            let before = (dict.get("a").await, dict.ttl("a").await);
+            let claim = claims.pop().unwrap();
+            assert!(!claim.extend(1_000 * SECOND).await);
+            match is_over {
+                true => drop(claim),
+                false => assert!(!claim.ack().await),
+            }
+            assert_eq!((dict.get("a").await, dict.ttl("a").await), before, "change {which}");
+            // A new entry in its place is not that of the claim.
+            dict.set("a", 9, Duration::ZERO).await;
+            assert_eq!(dict.take_expired(9).await, [("a", 9)]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_does_not_touch_an_entry_that_came_to_the_same_place() {
+    let dict = due(["a"]).await;
+    let claim = dict.next_claim(SECOND).await;
+    dict.remove("a").await;
+    dict.set("b", 1, Duration::ZERO).await;
+    let other = dict.next_claim(SECOND).await;
+    assert!(!claim.ack().await);
+    assert!(other.ack().await);
+}

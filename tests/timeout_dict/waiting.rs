@@ -1,0 +1,165 @@
+//! Who waits for what is due: served in order, woken in time, and cancelled without loss.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::due::due;
+use fleeting::TimeoutDict;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
+use tokio_test::{assert_pending, task::spawn};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NANO: Duration = Duration::from_nanos(1);
+
+#[tokio::test(start_paused = true)]
+async fn next_waits_for_the_first_deadline() {
+    let dict = TimeoutDict::new();
+    dict.set("b", 2, 2 * SECOND).await;
+    dict.set("a", 1, SECOND).await;
+    dict.set("never", 0, Duration::MAX).await;
+    let start = Instant::now();
+    assert_eq!(dict.next_expired().await, ("a", 1));
+    assert_eq!(start.elapsed(), SECOND);
+    let claim = dict.next_claim(SECOND).await;
+    assert_eq!((start.elapsed(), *claim.key()), (2 * SECOND, "b"));
+    assert!(claim.ack().await);
+    assert!(timeout(1_000 * SECOND, dict.next_expired()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_is_woken_by_what_comes_sooner() {
+    let start = Instant::now();
+    let dict: TimeoutDict<&str, u32> = TimeoutDict::new();
+    let wait = |dict: &TimeoutDict<&'static str, u32>| {
+        let dict = dict.clone();
+        tokio::spawn(async move { (dict.next_expired().await, Instant::now()) })
+    };
+    // An entry where there was none, and one that is sooner.
+    let waits = wait(&dict);
+    sleep(SECOND).await;
+    dict.set("late", 1, 100 * SECOND).await;
+    yield_now().await;
+    dict.set("soon", 2, SECOND).await;
+    assert_eq!(waits.await.unwrap(), (("soon", 2), start + 2 * SECOND));
+
+    // A new deadline.
+    let waits = wait(&dict);
+    sleep(SECOND).await;
+    dict.set_timeout("late", Duration::ZERO).await;
+    assert_eq!(waits.await.unwrap(), (("late", 1), start + 3 * SECOND));
+
+    // A claim that is given back, and one whose lease is over.
+    for gives_back in [true, false] {
+        dict.set("a", 3, Duration::ZERO).await;
+        let mut claim = Some(dict.next_claim(5 * SECOND).await);
+        let begin = Instant::now();
+        let waits = wait(&dict);
+        sleep(SECOND).await;
+        if gives_back {
+            claim = None;
+        }
+        let end = if gives_back { begin + SECOND } else { begin + 5 * SECOND };
+        assert_eq!(waits.await.unwrap(), (("a", 3), end));
+        drop(claim);
+    }
+
+    // A lease that is extended to be over sooner, and later.
+    for (lease, end) in [(SECOND, 2 * SECOND), (9 * SECOND, 10 * SECOND)] {
+        dict.set("a", 4, Duration::ZERO).await;
+        let claim = dict.next_claim(5 * SECOND).await;
+        let begin = Instant::now();
+        let waits = wait(&dict);
+        sleep(SECOND).await;
+        assert!(claim.extend(lease).await);
+        assert_eq!(waits.await.unwrap(), (("a", 4), begin + end));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_served_in_the_order_of_asking() {
+    let dict: TimeoutDict<usize, ()> = TimeoutDict::new();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..10)
+        .map(|id| {
+            let (dict, served) = (dict.clone(), served.clone());
+            tokio::spawn(async move {
+                let key = match id % 2 {
+                    0 => dict.next_expired().await.0,
+                    _ => {
+                        let claim = dict.next_claim(SECOND).await;
+                        let key = *claim.key();
+                        claim.ack().await;
+                        key
+                    }
+                };
+                served.lock().unwrap().push((id, key));
+            })
+        })
+        .collect();
+    yield_now().await;
+    // Some give up, the first of them too.
+    for id in [0, 3, 4] {
+        tasks[id].abort();
+    }
+    for key in 0..7 {
+        dict.set(key, (), key as u32 * SECOND).await;
+    }
+    sleep(10 * SECOND).await;
+    assert!(tasks.iter().all(|task| task.is_finished()));
+    let order = [1, 2, 5, 6, 7, 8, 9];
+    assert_eq!(*served.lock().unwrap(), order.into_iter().zip(0..7).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_took_nothing() {
+    let dict: TimeoutDict<&str, u32> = TimeoutDict::new();
+    dict.set("a", 1, SECOND).await;
+    let mut next = spawn(dict.next_expired());
+    assert_pending!(next.poll());
+    let mut behind = spawn(dict.next_claim(SECOND));
+    assert_pending!(behind.poll());
+    // Woken, and dropped before it is polled.
+    dict.set("b", 2, Duration::ZERO).await;
+    assert!(next.is_woken());
+    drop(next);
+    let claim = timeout(NANO, behind).await.expect("it is its turn");
+    assert_eq!(*claim.key(), "b");
+    drop(claim);
+    assert_eq!(dict.len().await, 2);
+    // Again and again, at the very moment.
+    let mut taken = Vec::new();
+    while taken.len() < 2 {
+        tokio::select! {
+            biased;
+            () = sleep(SECOND / 7) => {}
+            (key, _) = dict.next_expired() => taken.push(key),
+        }
+    }
+    assert_eq!((taken, dict.is_empty().await), (vec!["b", "a"], true));
+}
+
+#[tokio::test]
+async fn a_task_that_only_calls_lets_others_run() {
+    let dict = due(["a"]).await;
+    let other = tokio::spawn(async {});
+    for calls in 0.. {
+        assert!(calls < 1_000_000, "the other task starves");
+        if other.is_finished() {
+            break;
+        }
+        dict.get("a").await;
+    }
+    let other = tokio::spawn(async {});
+    for calls in 0.. {
+        assert!(calls < 1_000_000, "the other task starves");
+        if other.is_finished() {
+            break;
+        }
+        drop(dict.next_claim(SECOND).await);
+    }
+}
