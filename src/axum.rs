@@ -1,11 +1,11 @@
 //! Rate limits for axum, and for every tower service that speaks HTTP.
 
 mod client_ip;
-mod denial;
 mod headers;
 mod key;
 mod layer;
 mod limiter;
+mod response;
 mod service;
 
 pub use self::{

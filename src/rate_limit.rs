@@ -1,20 +1,20 @@
 //! Sliding-window rate limits on the crate's own store.
 //!
 //! 1. A check is one change of one entry under its shard's lock: all limits are charged, or none.
-//! 2. The algorithms are pure ([`rule::Algorithm`]); what a key has in use is the value of its entry, whose
+//! 2. The algorithms are pure ([`algorithm::Algorithm`]); what a key has in use is the value of its entry, whose
 //!    deadline is when nothing is in use any more. So the sweep forgets idle keys, and no answer depends on it.
 //! 3. The time is read under the lock, so that the times of a key's charges come in order.
 
+mod algorithm;
 mod buckets;
 mod builder;
 mod gcra;
+mod key_state;
 mod limit;
 mod limiter;
 mod log;
 mod per_limit;
 mod permit;
-mod rule;
-mod states;
 mod stats;
 mod waiting;
 
@@ -27,10 +27,10 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "axum")]
+pub(crate) use self::algorithm::Left;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
-#[cfg(feature = "axum")]
-pub(crate) use self::rule::Left;
 #[cfg(feature = "redis")]
 pub(crate) use self::waiting::Waiting;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};

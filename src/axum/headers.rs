@@ -3,7 +3,7 @@ use std::{borrow::Cow, cmp::Reverse, time::Duration};
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::denial::Denial;
+use super::response::Denial;
 use crate::{
     engine::clock::{Now, Tick},
     rate_limit::{Left, Limit},

@@ -19,11 +19,11 @@ use tower_service::Service;
 
 use super::{
     Headers,
-    denial::Denial,
     headers::{Field, Policy},
     key::{Found, KeyOf},
     layer::Settings,
     limiter::LayerPermit,
+    response::Denial,
 };
 use crate::{
     engine::hasher::DefaultHasher,

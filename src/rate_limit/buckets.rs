@@ -1,4 +1,4 @@
-use super::rule::{Algorithm, Charge, Parts, Rule};
+use super::algorithm::{Algorithm, Charge, Parts, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// A ring of counters, one for each part of the window and one for the part that the present is in. The

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Counting, Limit, RateLimiter, Window, limiter::Limiter, rule::Algorithm};
+use super::{Counting, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter};
 use crate::engine::{
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},

@@ -1,4 +1,4 @@
-use super::rule::{Algorithm, Charge, Rule};
+use super::algorithm::{Algorithm, Charge, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// The theoretical arrival time: when all that was charged has leaked.

@@ -9,10 +9,10 @@ use std::{
 
 use super::{
     Limit, Limited, Permit, Standing, State, Window,
+    algorithm::{Algorithm, Left, Rule},
+    key_state::{Charged, Denied, States},
     per_limit::PerLimit,
     permit::{Refund, Registered},
-    rule::{Algorithm, Left, Rule},
-    states::{Charged, Denied, States},
     stats::{Counts, LimiterStats},
     waiting::Waiting,
 };

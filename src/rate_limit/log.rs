@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use super::rule::{Algorithm, Charge, Parts, Rule};
+use super::algorithm::{Algorithm, Charge, Parts, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// The times of the calls that passed. A call counts for `per` from its time on, so the window is

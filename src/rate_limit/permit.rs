@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Limit, per_limit::PerLimit, rule::Charge};
+use super::{Limit, algorithm::Charge, per_limit::PerLimit};
 use crate::engine::{clock::LazyInstant, coop};
 
 /// Leave to go on, charged to a key. Dropping it changes nothing: it was used.

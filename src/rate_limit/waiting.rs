@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{Limited, Permit, limiter::Limiter, rule::Algorithm};
+use super::{Limited, Permit, algorithm::Algorithm, limiter::Limiter};
 use crate::engine::coop;
 
 /// So many queues are not worth giving back.

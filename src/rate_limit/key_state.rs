@@ -1,6 +1,6 @@
 use super::{
+    algorithm::{Algorithm, Charge, Left, Rule},
     per_limit::PerLimit,
-    rule::{Algorithm, Charge, Left, Rule},
 };
 use crate::engine::clock::{LazyNow, Tick};
 
