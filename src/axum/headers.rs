@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::response::Denial;
 use crate::{
     engine::clock::{Now, Tick},
-    rate_limit::{Left, Limit},
+    rate_limit::{Limit, Remaining},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -142,9 +142,9 @@ impl Policy {
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn of(limit: &'a Limit, left: &Left, now: &impl Now) -> Self {
+    pub(super) fn of(limit: &'a Limit, left: &Remaining, now: &impl Now) -> Self {
         let more_after = left.more_at.map(|at| whole_seconds_until(at, now));
-        Self { limit, remaining: left.remaining, more_after }
+        Self { limit, remaining: left.units, more_after }
     }
 
     /// Of the limit that denied a call: for such a call nothing is left.

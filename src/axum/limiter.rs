@@ -10,7 +10,7 @@ use ::axum::response::Response;
 use super::key::bounded;
 use crate::{
     engine::clock::LazyNow,
-    rate_limit::{Left, Limit, Limited, PerLimit, Permit, RateLimiter},
+    rate_limit::{Limit, Limited, PerLimit, Permit, RateLimiter, Remaining},
 };
 #[cfg(feature = "redis")]
 use crate::{
@@ -43,7 +43,7 @@ pub(super) enum LayerPermit {
 }
 
 /// What was decided of a request, and what is left of each limit; or the answer where that is not known.
-pub(super) type Decided = Result<(Result<LayerPermit, Limited>, PerLimit<Left>), Response>;
+pub(super) type Decided = Result<(Result<LayerPermit, Limited>, PerLimit<Remaining>), Response>;
 
 impl<K, S> LayerLimiter<K, S> {
     /// The one that decides at once.
@@ -64,7 +64,7 @@ impl<K, S> LayerLimiter<K, S> {
         }
     }
 
-    /// The present, for what is [`Left`].
+    /// The present, for what is [`Remaining`].
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         match &self.0 {
             Kind::Memory(limiter) => limiter.lazy_now(),
@@ -107,11 +107,11 @@ where
         permit: LayerPermit,
         key: &K,
         limits: Option<&[Limit]>,
-    ) -> PerLimit<Left> {
+    ) -> PerLimit<Remaining> {
         match (&self.0, permit) {
             (Kind::Memory(limiter), permit) => {
                 permit.refund_now();
-                limiter.left(key, limits)
+                limiter.remaining(key, limits)
             }
             #[cfg(feature = "redis")]
             (Kind::Redis(on_redis), permit) => on_redis.take_back(permit, key, limits).await,
@@ -146,7 +146,7 @@ impl<K> OnRedis<K> {
         permit: LayerPermit,
         key: &K,
         limits: Option<&[Limit]>,
-    ) -> PerLimit<Left> {
+    ) -> PerLimit<Remaining> {
         if let LayerPermit::Redis(permit) = permit {
             // The answer is made already; that it failed is logged.
             let _ = permit.refund().await;
@@ -158,9 +158,9 @@ impl<K> OnRedis<K> {
         left.map_or_else(|_| PerLimit::Many([].into()), |left| self.ticks(&left))
     }
 
-    fn ticks(&self, left: &[redis::Left]) -> PerLimit<Left> {
-        let tick = |left: &redis::Left| Left {
-            remaining: left.remaining,
+    fn ticks(&self, left: &[redis::Left]) -> PerLimit<Remaining> {
+        let tick = |left: &redis::Left| Remaining {
+            units: left.remaining,
             more_at: left.more_at.map(|at| self.clock.tick_of(at)),
         };
         left.iter().map(tick).collect()

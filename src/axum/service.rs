@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     engine::hasher::DefaultHasher,
-    rate_limit::{Left, Limit, Limited, PerLimit, RateLimiter},
+    rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining},
 };
 
 /// A service within a [`RateLimitLayer`](super::RateLimitLayer).
@@ -57,7 +57,7 @@ pin_project! {
 /// A request that passes, and was charged.
 struct Charged<K> {
     limits: Option<Arc<[Limit]>>,
-    left: PerLimit<Left>,
+    left: PerLimit<Remaining>,
     /// What may come back, where the answer decides on that. In a box, as the future is moved about.
     tentative: Option<Box<(K, LayerPermit)>>,
 }
@@ -217,7 +217,7 @@ where
         &self,
         Ask { key, cost, limits }: Ask<K>,
         decided: Result<LayerPermit, Limited>,
-        left: PerLimit<Left>,
+        left: PerLimit<Remaining>,
         parts: &Parts,
     ) -> ControlFlow<Response, Option<Charged<K>>> {
         match decided {
@@ -250,7 +250,7 @@ where
         {
             let (key, permit) = *tentative;
             permit.refund_now();
-            left = limiter.left(&key, limits.as_deref());
+            left = limiter.remaining(&key, limits.as_deref());
         }
         if !self.shadow {
             self.tell(limits.as_deref(), &left, None, headers);
@@ -285,7 +285,7 @@ where
     fn tell(
         &self,
         limits: Option<&[Limit]>,
-        left: &[Left],
+        left: &[Remaining],
         denial: Option<&Denial<'_>>,
         headers: &mut HeaderMap,
     ) {

@@ -1,3 +1,6 @@
+//! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant tells all that
+//! is in use.
+
 use super::algorithm::{Algorithm, Charge, Rule};
 use crate::engine::clock::{Now, Tick};
 
