@@ -290,9 +290,7 @@ where
         cost: u32,
         limits: Option<&[Limit]>,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        let (decided, remaining) =
-            dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost));
-        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
+        dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
     }
 
     /// What is left of each limit.

@@ -121,21 +121,22 @@ where
         self.decide_by(key, limits, cost, &mut |_, _| {})
     }
 
-    /// As [`decide`](Limiter::decide), and tells what it left of each limit, where the cost is one that is counted.
+    /// As [`decide`](Limiter::decide), and tells what it left of each limit.
     #[cfg(feature = "axum")]
     pub(super) fn decide_with_remaining(
         &self,
         key: &K,
         limits: Option<&[Limit]>,
         cost: u32,
-    ) -> (Result<Permit, Limited>, Option<PerLimit<Remaining>>) {
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
         // Under the same lock as the charge, so that no other call comes in between.
         let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
             remaining = Some(state.remaining(check.rules, &check.now));
         };
         let decided = self.decide_by(key, limits, cost, &mut inspect);
-        (decided, remaining)
+        // Where the cost alone decided, nothing was inspected.
+        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
