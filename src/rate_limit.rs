@@ -1,21 +1,29 @@
 //! Sliding-window rate limits on the crate's own store.
 //!
 //! 1. A check is one change of one entry under its shard's lock: all limits are charged, or none.
-//! 2. The algorithms are pure ([`rule::Algorithm`]); what a key has in use is the value of its entry, whose
+//! 2. The algorithms are pure ([`algorithm::Algorithm`]); what a key has in use is the value of its entry, whose
 //!    deadline is when nothing is in use any more. So the sweep forgets idle keys, and no answer depends on it.
 //! 3. The time is read under the lock, so that the times of a key's charges come in order.
 
+mod algorithm;
 mod buckets;
 mod builder;
+mod check;
+mod denial_log;
 mod gcra;
+mod key_state;
 mod limit;
+mod limited;
 mod limiter;
 mod log;
+mod overflow;
+mod peek;
 mod per_limit;
 mod permit;
-mod rule;
-mod states;
+mod refund;
+mod standing;
 mod stats;
+mod until_ready;
 mod waiting;
 
 use std::{
@@ -27,17 +35,19 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "axum")]
+pub(crate) use self::algorithm::Remaining;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
-#[cfg(feature = "axum")]
-pub(crate) use self::rule::Left;
 #[cfg(feature = "redis")]
 pub(crate) use self::waiting::Waiting;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
     limit::{Limit, Window},
-    permit::{Limited, Permit, Standing, State},
+    limited::Limited,
+    permit::Permit,
+    standing::{Standing, State},
     stats::LimiterStats,
 };
 #[cfg(feature = "axum")]
@@ -93,31 +103,24 @@ use crate::engine::{coop, hasher::DefaultHasher};
 /// # let _: RateLimiter<String> = limiter;
 /// # }
 /// ```
-pub struct RateLimiter<K, S = DefaultHasher>(Counting<K, S>);
+pub struct RateLimiter<K, S = DefaultHasher>(ByWindow<K, S>);
 
 /// The limiter for each way to count.
-enum Counting<K, S> {
+enum ByWindow<K, S> {
     Log(Arc<Limiter<K, Log, S>>),
     Buckets(Arc<Limiter<K, Buckets, S>>),
     Gcra(Arc<Limiter<K, Gcra, S>>),
 }
 
-/// The same for each way to count.
-macro_rules! with {
-    ($counting:expr, $limiter:ident => $what:expr) => {
-        match $counting {
-            Counting::Log($limiter) => $what,
-            Counting::Buckets($limiter) => $what,
-            Counting::Gcra($limiter) => $what,
+/// The same for each way to count. Matched once a call: behind a `dyn` nothing of a check could be inlined.
+macro_rules! dispatch {
+    ($by_window:expr, $limiter:ident => $what:expr) => {
+        match $by_window {
+            ByWindow::Log($limiter) => $what,
+            ByWindow::Buckets($limiter) => $what,
+            ByWindow::Gcra($limiter) => $what,
         }
     };
-}
-
-impl<K> RateLimiter<K> {
-    /// Sets up a limiter.
-    pub fn builder() -> RateLimiterBuilder<K> {
-        RateLimiterBuilder::new()
-    }
 }
 
 impl<K, S> RateLimiter<K, S>
@@ -155,7 +158,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        poll_fn(move |cx| with!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
+        poll_fn(move |cx| dispatch!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
     }
 
     /// As [`check`](RateLimiter::check), by `limits` in place of the limiter's own: plans, tiers.
@@ -196,7 +199,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         coop::proceed().await;
-        with!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
+        dispatch!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
     }
 
     /// What is left for `key`. Charges nothing.
@@ -206,7 +209,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         coop::proceed().await;
-        with!(&self.0, limiter => limiter.peek(key, None))
+        dispatch!(&self.0, limiter => limiter.peek(key, None))
     }
 
     /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with).
@@ -216,7 +219,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         coop::proceed().await;
-        with!(&self.0, limiter => limiter.peek(key, Some(limits)))
+        dispatch!(&self.0, limiter => limiter.peek(key, Some(limits)))
     }
 
     /// Forgets what `key` has in use; tells whether anything was known of it.
@@ -228,7 +231,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        with!(&self.0, limiter => limiter.reset(key))
+        dispatch!(&self.0, limiter => limiter.reset(key))
     }
 
     /// Waits until a call of one unit passes, and charges it. Who waits for the same key is let in, one
@@ -257,7 +260,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let permit = with!(&self.0, limiter => limiter.until_ready(key, None).await);
+        let permit = dispatch!(&self.0, limiter => limiter.until_ready(key, None).await);
         permit.expect("without an end to the wait it ends with a permit")
     }
 
@@ -275,7 +278,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        with!(&self.0, limiter => limiter.until_ready(key, Some(max_wait)).await)
+        dispatch!(&self.0, limiter => limiter.until_ready(key, Some(max_wait)).await)
     }
 
     /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget; and what
@@ -286,47 +289,47 @@ where
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
-    ) -> (Result<Permit, Limited>, PerLimit<Left>) {
-        with!(&self.0, limiter => limiter.decide_and_look(key, limits, cost))
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+        dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
     }
 
     /// What is left of each limit.
     #[cfg(feature = "axum")]
-    pub(crate) fn left(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Left> {
-        with!(&self.0, limiter => limiter.left(key, limits))
+    pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
+        dispatch!(&self.0, limiter => limiter.remaining(key, limits))
     }
 
     /// What the limiter has decided and holds. O(shards).
     pub fn stats(&self) -> LimiterStats {
-        with!(&self.0, limiter => limiter.stats())
+        dispatch!(&self.0, limiter => limiter.stats())
     }
 }
 
 impl<K, S> RateLimiter<K, S> {
     /// The limits that hold where no others are given.
     pub fn limits(&self) -> &[Limit] {
-        with!(&self.0, limiter => limiter.limits())
+        dispatch!(&self.0, limiter => limiter.limits())
     }
 
     /// The present, as the limiter sees it.
     #[cfg(feature = "axum")]
     pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
-        with!(&self.0, limiter => limiter.lazy_now())
+        dispatch!(&self.0, limiter => limiter.lazy_now())
     }
 }
 
 impl<K, S> Clone for RateLimiter<K, S> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            Counting::Log(limiter) => Counting::Log(limiter.clone()),
-            Counting::Buckets(limiter) => Counting::Buckets(limiter.clone()),
-            Counting::Gcra(limiter) => Counting::Gcra(limiter.clone()),
+            ByWindow::Log(limiter) => ByWindow::Log(limiter.clone()),
+            ByWindow::Buckets(limiter) => ByWindow::Buckets(limiter.clone()),
+            ByWindow::Gcra(limiter) => ByWindow::Gcra(limiter.clone()),
         })
     }
 }
 
 impl<K, S> fmt::Debug for RateLimiter<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        with!(&self.0, limiter => limiter.fmt(f))
+        dispatch!(&self.0, limiter => limiter.fmt(f))
     }
 }

@@ -1,3 +1,5 @@
+//! Who a request is from: the connection's peer or, behind proxies that are trusted, whom they name.
+
 use std::{
     fmt,
     hash::{Hash, Hasher},

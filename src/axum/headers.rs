@@ -1,12 +1,14 @@
-use std::{borrow::Cow, cmp::Reverse, time::Duration};
+//! Which fields tell a client of its limits, and how they are written.
+
+use std::{borrow::Cow, cmp::Reverse};
 
 use ::axum::http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use super::denial::Denial;
+use super::retry_after::{RetryAfter, whole_seconds, whole_seconds_until};
 use crate::{
-    engine::clock::{Now, Tick},
-    rate_limit::{Left, Limit},
+    engine::clock::Now,
+    rate_limit::{Limit, Remaining},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -142,21 +144,21 @@ impl Policy {
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn of(limit: &'a Limit, left: &Left, now: &impl Now) -> Self {
+    pub(super) fn of(limit: &'a Limit, left: &Remaining, now: &impl Now) -> Self {
         let more_after = left.more_at.map(|at| whole_seconds_until(at, now));
-        Self { limit, remaining: left.remaining, more_after }
+        Self { limit, remaining: left.units, more_after }
     }
 
     /// Of the limit that denied a call: for such a call nothing is left.
-    pub(super) fn denied(denial: &Denial<'a>) -> Self {
-        Self { limit: denial.limit, remaining: 0, more_after: denial.wait.map(whole_seconds) }
+    pub(super) fn denied(retry_after: &RetryAfter<'a>) -> Self {
+        Self { limit: retry_after.limit, remaining: 0, more_after: retry_after.seconds() }
     }
 
     /// The same, and where this limit denied a call, more counts from when such a call would pass: the fields
     /// promise nothing before `Retry-After`.
-    pub(super) fn after(mut self, denial: &Denial<'_>) -> Self {
-        if self.limit == denial.limit {
-            self.more_after = denial.wait.map(whole_seconds);
+    pub(super) fn after(mut self, retry_after: &RetryAfter<'_>) -> Self {
+        if self.limit == retry_after.limit {
+            self.more_after = retry_after.seconds();
         }
         self
     }
@@ -184,20 +186,6 @@ pub(super) fn policy_name(limit: &Limit) -> Cow<'_, str> {
         }
     }
     printable.into()
-}
-
-/// Rounded up, and at least 1: who comes again at once would be denied again.
-pub(super) fn whole_seconds(wait: Duration) -> u64 {
-    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
-}
-
-/// As [`whole_seconds`], of what is left until `at`.
-fn whole_seconds_until(at: Tick, now: &impl Now) -> u64 {
-    const SECOND: u64 = 1_000_000_000;
-    // By the coarse clock it is these, or one less.
-    let most = at.nanoseconds_since(now.at_least()).div_ceil(SECOND).max(1);
-    let is_less = most > 1 && now.has_reached(at.earlier((most - 1) * SECOND));
-    most - u64::from(is_less)
 }
 
 fn write_before(mut start: usize, mut number: u64, text: &mut [u8]) -> usize {

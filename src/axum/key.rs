@@ -1,3 +1,5 @@
+//! How a request's key is found, and how long it may get.
+
 use std::{
     any::Any,
     hash::{BuildHasher, RandomState},
@@ -16,44 +18,37 @@ use futures_core::future::BoxFuture;
 const MAX_KEY_BYTES: usize = 256;
 
 /// A key, no key, or the answer to a request that can have none.
-pub(super) type Found<K> = ControlFlow<Response, Option<K>>;
+pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;
 
 /// How a request's key is found.
-pub(super) enum KeyOf<K> {
-    Request(OfRequest<Found<K>>),
-    Extractor(fn(&mut Parts) -> BoxFuture<'_, Found<K>>),
+pub(super) enum KeyExtractor<K> {
+    Function(RequestFn<ExtractedKey<K>>),
+    FromRequest(Extractor<K>),
 }
 
-pub(super) type OfRequest<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+pub(super) type Extractor<K> = fn(&mut Parts) -> BoxFuture<'_, ExtractedKey<K>>;
 
-impl<K> KeyOf<K> {
-    pub(super) fn extracted() -> Self
+pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+impl<K> KeyExtractor<K> {
+    pub(super) fn from_request() -> Self
     where
         K: FromRequestParts<()> + 'static,
     {
-        KeyOf::Extractor(extract)
+        KeyExtractor::FromRequest(extract)
     }
 }
 
-impl<K> KeyOf<K> {
-    pub(super) async fn find(&self, parts: &mut Parts) -> Found<K> {
-        match self {
-            KeyOf::Request(find) => find(parts),
-            KeyOf::Extractor(extract) => extract(parts).await,
-        }
-    }
-}
-
-impl<K> Clone for KeyOf<K> {
+impl<K> Clone for KeyExtractor<K> {
     fn clone(&self) -> Self {
         match self {
-            KeyOf::Request(find) => KeyOf::Request(find.clone()),
-            KeyOf::Extractor(extract) => KeyOf::Extractor(*extract),
+            KeyExtractor::Function(find) => KeyExtractor::Function(find.clone()),
+            KeyExtractor::FromRequest(extract) => KeyExtractor::FromRequest(*extract),
         }
     }
 }
 
-fn extract<K>(parts: &mut Parts) -> BoxFuture<'_, Found<K>>
+fn extract<K>(parts: &mut Parts) -> BoxFuture<'_, ExtractedKey<K>>
 where
     K: FromRequestParts<()> + 'static,
 {

@@ -1,17 +1,17 @@
+//! The layer as its user sets it up.
+
 use std::{fmt, ops::ControlFlow, sync::Arc};
 
 use ::axum::{
     extract::FromRequestParts,
     http::{StatusCode, request::Parts},
-    response::{IntoResponse, Response},
+    response::IntoResponse,
 };
 use tower_layer::Layer;
 
 use super::{
-    ClientIp, Headers, RateLimit, TrustedProxies,
-    headers::Policy,
-    key::{KeyOf, OfRequest},
-    limiter::LayerLimiter,
+    ClientIp, Headers, RateLimit, TrustedProxies, key::KeyExtractor, limiter::LayerLimiter,
+    settings::Settings,
 };
 use crate::{
     engine::hasher::DefaultHasher,
@@ -106,25 +106,6 @@ use crate::{
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
-/// What a layer and its services share.
-pub(super) struct Settings<K, S> {
-    pub(super) limiter: LayerLimiter<K, S>,
-    pub(super) key: KeyOf<K>,
-    pub(super) skip: Option<OfRequest<bool>>,
-    pub(super) cost: Option<OfRequest<u32>>,
-    pub(super) limits: Option<LimitsOf<K>>,
-    pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
-    pub(super) on_limited: Option<AnswerTo>,
-    pub(super) shadow: bool,
-    pub(super) headers: Headers,
-    /// Of the limiter's own limits.
-    pub(super) policy: Policy,
-}
-
-type LimitsOf<K> = Arc<dyn Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync>;
-
-type AnswerTo = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
-
 impl<S> RateLimitLayer<(), S> {
     /// By what `E` extracts from a request, as it would for a handler: `RateLimitLayer::by::<ClientIp>(..)`.
     /// A request of which it extracts nothing gets its rejection for an answer.
@@ -135,7 +116,7 @@ impl<S> RateLimitLayer<(), S> {
     where
         E: FromRequestParts<()> + 'static,
     {
-        RateLimitLayer::with_key(limiter.into(), KeyOf::extracted())
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::from_request())
     }
 }
 
@@ -174,7 +155,7 @@ impl<S> RateLimitLayer<ClientIp, S> {
             Ok(client) => ControlFlow::Continue(Some(client)),
             Err(rejection) => ControlFlow::Break(rejection.into_response()),
         };
-        Self::with_key(limiter.into(), KeyOf::Request(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
     }
 }
 
@@ -185,7 +166,7 @@ impl<K, S> RateLimitLayer<K, S> {
         key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
         let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
-        Self::with_key(limiter.into(), KeyOf::Request(Arc::new(find)))
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
     }
 
     /// How many units a request costs. One that costs 0 passes. Defaults to 1.
@@ -253,19 +234,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    fn with_key(limiter: LayerLimiter<K, S>, key: KeyOf<K>) -> Self {
-        Self(Arc::new(Settings {
-            policy: Policy::of(limiter.limits()),
-            limiter,
-            key,
-            skip: None,
-            cost: None,
-            limits: None,
-            charge_when: None,
-            on_limited: None,
-            shadow: false,
-            headers: Headers::default(),
-        }))
+    fn with_key(limiter: LayerLimiter<K, S>, key: KeyExtractor<K>) -> Self {
+        Self(Arc::new(Settings::new(limiter, key)))
     }
 
     /// Its own, also where clones of it were made before.
@@ -291,22 +261,5 @@ impl<Inner, K, S> Layer<Inner> for RateLimitLayer<K, S> {
 
     fn layer(&self, inner: Inner) -> Self::Service {
         RateLimit::new(inner, self.0.clone())
-    }
-}
-
-impl<K, S> Clone for Settings<K, S> {
-    fn clone(&self) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            key: self.key.clone(),
-            skip: self.skip.clone(),
-            cost: self.cost.clone(),
-            limits: self.limits.clone(),
-            charge_when: self.charge_when.clone(),
-            on_limited: self.on_limited.clone(),
-            shadow: self.shadow,
-            headers: self.headers,
-            policy: self.policy.clone(),
-        }
     }
 }

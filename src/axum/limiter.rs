@@ -1,16 +1,13 @@
+//! What a layer counts with: a limiter in memory, which decides at once, or one on Redis.
+
+use std::fmt;
 #[cfg(feature = "redis")]
 use std::sync::Arc;
-use std::{
-    fmt,
-    hash::{BuildHasher, Hash},
-};
-
-use ::axum::response::Response;
 
 use super::key::bounded;
 use crate::{
     engine::clock::LazyNow,
-    rate_limit::{Left, Limit, Limited, PerLimit, Permit, RateLimiter},
+    rate_limit::{Limit, Limited, PerLimit, Permit, RateLimiter, Remaining},
 };
 #[cfg(feature = "redis")]
 use crate::{
@@ -19,19 +16,21 @@ use crate::{
 };
 
 /// What counts for a [`RateLimitLayer`](super::RateLimitLayer): a [`RateLimiter`], or one of feature `redis`.
-pub struct LayerLimiter<K, S>(Kind<K, S>);
+pub struct LayerLimiter<K, S>(Backend<K, S>);
 
-enum Kind<K, S> {
+/// Who decides: at once in memory, or when Redis has answered.
+pub(super) enum Backend<K, S> {
     Memory(RateLimiter<K, S>),
     #[cfg(feature = "redis")]
-    Redis(Arc<OnRedis<K>>),
+    Redis(Arc<RedisBackend<K>>),
 }
 
 #[cfg(feature = "redis")]
-struct OnRedis<K> {
+pub(super) struct RedisBackend<K> {
     limiter: redis::RateLimiter<K>,
     /// The layer's keys need not be written anywhere, but for this limiter.
     subject: fn(&redis::RateLimiter<K>, &K) -> Result<Vec<u8>, redis::Error>,
+    /// Redis tells instants, and the fields of an answer are made of ticks.
     clock: Clock,
 }
 
@@ -42,125 +41,78 @@ pub(super) enum LayerPermit {
     Redis(redis::Permit),
 }
 
-/// What was decided of a request, and what is left of each limit; or the answer where that is not known.
-pub(super) type Decided = Result<(Result<LayerPermit, Limited>, PerLimit<Left>), Response>;
+/// What was decided of a request, and what is left of each limit.
+pub(super) type Decision = (Result<LayerPermit, Limited>, PerLimit<Remaining>);
 
 impl<K, S> LayerLimiter<K, S> {
-    /// The one that decides at once.
     #[inline]
-    pub(super) fn in_memory(&self) -> Option<&RateLimiter<K, S>> {
-        match &self.0 {
-            Kind::Memory(limiter) => Some(limiter),
-            #[cfg(feature = "redis")]
-            Kind::Redis(_) => None,
-        }
+    pub(super) fn backend(&self) -> &Backend<K, S> {
+        &self.0
     }
 
     pub(super) fn limits(&self) -> &[Limit] {
         match &self.0 {
-            Kind::Memory(limiter) => limiter.limits(),
+            Backend::Memory(limiter) => limiter.limits(),
             #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => on_redis.limiter.limits(),
+            Backend::Redis(backend) => backend.limiter.limits(),
         }
     }
 
-    /// The present, for what is [`Left`].
+    /// The present, for what is [`Remaining`].
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         match &self.0 {
-            Kind::Memory(limiter) => limiter.lazy_now(),
+            Backend::Memory(limiter) => limiter.lazy_now(),
             #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => on_redis.clock.lazy_now(),
+            Backend::Redis(backend) => backend.clock.lazy_now(),
         }
     }
 }
 
-impl<K, S> LayerLimiter<K, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
+impl<K: 'static, S> LayerLimiter<K, S> {
     /// A key as this limiter takes it: in memory, a long one is shortened here.
     #[inline]
     pub(super) fn bounded(&self, key: K) -> K {
         match &self.0 {
-            Kind::Memory(_) => bounded(key),
+            Backend::Memory(_) => bounded(key),
             // By its own means, which are the same in all processes.
             #[cfg(feature = "redis")]
-            Kind::Redis(_) => key,
-        }
-    }
-
-    pub(super) async fn decide(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Decided {
-        match &self.0 {
-            Kind::Memory(limiter) => {
-                let (decided, left) = limiter.decide(key, cost, limits);
-                Ok((decided.map(LayerPermit::Memory), left))
-            }
-            #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => on_redis.decide(key, cost, limits).await,
-        }
-    }
-
-    /// Takes back what a permit was charged; tells what is left then, if that is known.
-    pub(super) async fn take_back(
-        &self,
-        permit: LayerPermit,
-        key: &K,
-        limits: Option<&[Limit]>,
-    ) -> PerLimit<Left> {
-        match (&self.0, permit) {
-            (Kind::Memory(limiter), permit) => {
-                permit.refund_now();
-                limiter.left(key, limits)
-            }
-            #[cfg(feature = "redis")]
-            (Kind::Redis(on_redis), permit) => on_redis.take_back(permit, key, limits).await,
-        }
-    }
-}
-
-impl LayerPermit {
-    /// Of a limiter in memory.
-    pub(super) fn refund_now(self) {
-        match self {
-            Self::Memory(permit) => permit.refund_now(),
-            #[cfg(feature = "redis")]
-            Self::Redis(_) => {}
+            Backend::Redis(_) => key,
         }
     }
 }
 
 #[cfg(feature = "redis")]
-impl<K> OnRedis<K> {
-    async fn decide(&self, key: &K, cost: u32, limits: Option<&[Limit]>) -> Decided {
-        use ::axum::response::IntoResponse;
-
-        let subject = (self.subject)(&self.limiter, key).map_err(IntoResponse::into_response)?;
-        let decided = self.limiter.decide(subject, cost, limits).await;
-        let (outcome, left) = decided.map_err(IntoResponse::into_response)?;
-        Ok((outcome.map(LayerPermit::Redis), self.ticks(&left)))
+impl<K> RedisBackend<K> {
+    pub(super) async fn decide(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+    ) -> Result<Decision, redis::Error> {
+        let subject = (self.subject)(&self.limiter, key)?;
+        let (outcome, left) = self.limiter.decide(subject, cost, limits).await?;
+        Ok((outcome.map(LayerPermit::Redis), self.in_ticks(&left)))
     }
 
-    async fn take_back(
+    /// Takes back what was charged, and tells what is left of each limit then; of none where that is not known.
+    pub(super) async fn refund(
         &self,
-        permit: LayerPermit,
+        permit: redis::Permit,
         key: &K,
         limits: Option<&[Limit]>,
-    ) -> PerLimit<Left> {
-        if let LayerPermit::Redis(permit) = permit {
-            // The answer is made already; that it failed is logged.
-            let _ = permit.refund().await;
-        }
+    ) -> PerLimit<Remaining> {
+        // The answer is made already; that it failed is logged.
+        let _ = permit.refund().await;
         let left = match (self.subject)(&self.limiter, key) {
             Ok(subject) => self.limiter.left(&subject, limits).await,
             Err(error) => Err(error),
         };
-        left.map_or_else(|_| PerLimit::Many([].into()), |left| self.ticks(&left))
+        left.map_or_else(|_| PerLimit::Many([].into()), |left| self.in_ticks(&left))
     }
 
-    fn ticks(&self, left: &[redis::Left]) -> PerLimit<Left> {
-        let tick = |left: &redis::Left| Left {
-            remaining: left.remaining,
+    fn in_ticks(&self, left: &[redis::Left]) -> PerLimit<Remaining> {
+        let tick = |left: &redis::Left| Remaining {
+            units: left.remaining,
             more_at: left.more_at.map(|at| self.clock.tick_of(at)),
         };
         left.iter().map(tick).collect()
@@ -169,7 +121,7 @@ impl<K> OnRedis<K> {
 
 impl<K, S> From<RateLimiter<K, S>> for LayerLimiter<K, S> {
     fn from(limiter: RateLimiter<K, S>) -> Self {
-        Self(Kind::Memory(limiter))
+        Self(Backend::Memory(limiter))
     }
 }
 
@@ -178,16 +130,16 @@ impl<K, S> From<RateLimiter<K, S>> for LayerLimiter<K, S> {
 impl<K: serde::Serialize> From<redis::RateLimiter<K>> for LayerLimiter<K, DefaultHasher> {
     fn from(limiter: redis::RateLimiter<K>) -> Self {
         let subject = redis::RateLimiter::subject::<K>;
-        Self(Kind::Redis(Arc::new(OnRedis { limiter, subject, clock: Clock::new() })))
+        Self(Backend::Redis(Arc::new(RedisBackend { limiter, subject, clock: Clock::new() })))
     }
 }
 
 impl<K, S> Clone for LayerLimiter<K, S> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            Kind::Memory(limiter) => Kind::Memory(limiter.clone()),
+            Backend::Memory(limiter) => Backend::Memory(limiter.clone()),
             #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => Kind::Redis(on_redis.clone()),
+            Backend::Redis(backend) => Backend::Redis(backend.clone()),
         })
     }
 }
@@ -195,45 +147,9 @@ impl<K, S> Clone for LayerLimiter<K, S> {
 impl<K, S> fmt::Debug for LayerLimiter<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Memory(limiter) => limiter.fmt(f),
+            Backend::Memory(limiter) => limiter.fmt(f),
             #[cfg(feature = "redis")]
-            Kind::Redis(on_redis) => on_redis.limiter.fmt(f),
-        }
-    }
-}
-
-/// A limit that has no room is answered as [`Limited`] is, by a 429; what may be otherwise in a moment by a 503
-/// with `Retry-After`, and all else by a 500. Of these two, nothing tells why.
-///
-/// # Examples
-///
-/// ```no_run
-/// use axum::{extract::Path, Router, routing::get};
-/// use fleeting::{Limit, redis::{Client, Error, RateLimiter}};
-///
-/// # #[tokio::main] async fn main() -> Result<(), Error> {
-/// let client = Client::connect("redis://127.0.0.1:6379").await?;
-/// let limiter = RateLimiter::<String>::builder(&client, "api").limit(Limit::per_second(5)).build()?;
-/// let hello = async move |Path(user): Path<String>| -> Result<String, Error> {
-///     limiter.check(&user).await?;
-///     Ok(format!("hello {user}"))
-/// };
-/// let app: Router = Router::new().route("/{user}", get(hello));
-/// # Ok(())
-/// # }
-/// ```
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "axum", feature = "redis"))))]
-impl ::axum::response::IntoResponse for redis::Error {
-    fn into_response(self) -> Response {
-        use ::axum::http::{StatusCode, header};
-
-        match self {
-            redis::Error::Limited(limited) => limited.into_response(),
-            error if error.is_temporary() => {
-                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")]).into_response()
-            }
-            _ => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Backend::Redis(backend) => backend.limiter.fmt(f),
         }
     }
 }

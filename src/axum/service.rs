@@ -1,3 +1,6 @@
+//! The service that a layer makes, and the future of its answers: how a request is put through to the service within,
+//! without a box where nothing is waited for. What is decided of it is in `admission.rs`.
+
 use std::{
     fmt,
     hash::{BuildHasher, Hash},
@@ -10,7 +13,7 @@ use std::{
 
 use ::axum::{
     body::{Bytes, to_bytes},
-    http::{HeaderMap, Request, Response as HttpResponse, StatusCode, request::Parts},
+    http::{Request, Response as HttpResponse},
     response::Response,
 };
 use futures_core::future::BoxFuture;
@@ -18,17 +21,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    Headers,
-    denial::Denial,
-    headers::{Field, Policy},
-    key::{Found, KeyOf},
-    layer::Settings,
-    limiter::LayerPermit,
+    admission::{Admission, Step},
+    settings::Settings,
 };
-use crate::{
-    engine::hasher::DefaultHasher,
-    rate_limit::{Left, Limit, Limited, PerLimit, RateLimiter},
-};
+use crate::engine::hasher::DefaultHasher;
 
 /// A service within a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<Inner, K, S = DefaultHasher> {
@@ -47,26 +43,11 @@ pin_project! {
 pin_project! {
     #[project = AnswerProjection]
     enum Answer<F, K, S, R, E> {
-        // The request passed.
-        Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, charged: Option<Charged<K>> },
-        // What takes longer: a key to be extracted, a limiter to be asked, a denial.
+        // The request passed at once; `inner` answers it.
+        Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, admission: Admission<K> },
+        // What takes longer: a key to be extracted, a limiter to be asked, the body of a denial to be read.
         Boxed { future: BoxFuture<'static, Result<HttpResponse<R>, E>> },
     }
-}
-
-/// A request that passes, and was charged.
-struct Charged<K> {
-    limits: Option<Arc<[Limit]>>,
-    left: PerLimit<Left>,
-    /// What may come back, where the answer decides on that. In a box, as the future is moved about.
-    tentative: Option<Box<(K, LayerPermit)>>,
-}
-
-/// A request that is limited.
-struct Ask<K> {
-    key: K,
-    cost: u32,
-    limits: Option<Arc<[Limit]>>,
 }
 
 impl<Inner, K, S> RateLimit<Inner, K, S> {
@@ -94,37 +75,45 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        match (&self.settings.key, self.settings.limiter.in_memory()) {
-            (KeyOf::Request(find), Some(limiter)) => {
-                match self.settings.admit(limiter, find(&parts), &parts) {
-                    ControlFlow::Continue(charged) => {
-                        let inner = self.inner.call(Request::from_parts(parts, body));
-                        let settings = self.settings.clone();
-                        RateLimited { answer: Answer::Passed { inner, settings, charged } }
-                    }
-                    ControlFlow::Break(answer) => {
-                        RateLimited::boxed(async { Ok(made_here(answer).await) })
-                    }
+        let settings = self.settings.clone();
+        let step = match settings.admit(&parts) {
+            Step::Decided(ControlFlow::Continue(admission)) => {
+                let inner = self.inner.call(Request::from_parts(parts, body));
+                return RateLimited { answer: Answer::Passed { inner, settings, admission } };
+            }
+            Step::Decided(ControlFlow::Break(response)) => {
+                drop(self.take_ready());
+                return RateLimited::boxed(async { Ok(own(response).await) });
+            }
+            step => step,
+        };
+        let mut inner = self.take_ready();
+        RateLimited::boxed(async move {
+            let admission = match settings.go_on(step, &mut parts).await {
+                ControlFlow::Continue(admission) => admission,
+                ControlFlow::Break(response) => {
+                    // Before the body is read, which may take long.
+                    drop(inner);
+                    return Ok(own(response).await);
                 }
-            }
-            _ => {
-                let settings = self.settings.clone();
-                // The one that is ready is called, and its clone is asked again.
-                let clone = self.inner.clone();
-                let mut inner = mem::replace(&mut self.inner, clone);
-                RateLimited::boxed(async move {
-                    let found = settings.key.find(&mut parts).await;
-                    let charged = match settings.admit_later(found, &parts).await {
-                        ControlFlow::Continue(charged) => charged,
-                        ControlFlow::Break(answer) => return Ok(made_here(answer).await),
-                    };
-                    let mut response = inner.call(Request::from_parts(parts, body)).await?;
-                    let status = response.status();
-                    settings.settle_later(charged, status, response.headers_mut()).await;
-                    Ok(response)
-                })
-            }
-        }
+            };
+            let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            let status = response.status();
+            #[cfg(feature = "redis")]
+            let admission = settings.refund_on_redis(admission, status).await;
+            settings.settle(admission, status, response.headers_mut());
+            Ok(response)
+        })
+    }
+}
+
+impl<Inner: Clone, K, S> RateLimit<Inner, K, S> {
+    /// The service that was asked whether it is ready, for one request. Whether it is called or dropped, it gives back
+    /// what it reserved when it said so (a place of a `ConcurrencyLimit`, say); the clone that takes its place is asked
+    /// anew. Kept, the place of a denied request would be taken until the connection's next one, or its end.
+    fn take_ready(&mut self) -> Inner {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
     }
 }
 
@@ -145,9 +134,10 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().answer.project() {
             AnswerProjection::Boxed { future } => future.as_mut().poll(cx),
-            AnswerProjection::Passed { inner, settings, charged } => {
+            AnswerProjection::Passed { inner, settings, admission } => {
                 let mut response = ready!(inner.poll(cx))?;
-                settings.settle(charged.take(), response.status(), response.headers_mut());
+                let status = response.status();
+                settings.settle(admission.take(), status, response.headers_mut());
                 Poll::Ready(Ok(response))
             }
         }
@@ -169,148 +159,96 @@ impl<Inner: fmt::Debug, K, S> fmt::Debug for RateLimit<Inner, K, S> {
     }
 }
 
-impl<K, S> Settings<K, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
-    /// Charges a request: what was charged, if anything, or the answer to one that does not pass.
-    fn admit(
-        &self,
-        limiter: &RateLimiter<K, S>,
-        found: Found<K>,
-        parts: &Parts,
-    ) -> ControlFlow<Response, Option<Charged<K>>> {
-        let Some(ask) = self.ask(found, parts)? else { return ControlFlow::Continue(None) };
-        let (decided, left) = limiter.decide(&ask.key, ask.cost, ask.limits.as_deref());
-        self.answer(ask, decided.map(LayerPermit::Memory), left, parts)
-    }
-
-    /// As [`admit`](Settings::admit), by any limiter.
-    async fn admit_later(
-        &self,
-        found: Found<K>,
-        parts: &Parts,
-    ) -> ControlFlow<Response, Option<Charged<K>>> {
-        let Some(ask) = self.ask(found, parts)? else { return ControlFlow::Continue(None) };
-        match self.limiter.decide(&ask.key, ask.cost, ask.limits.as_deref()).await {
-            Ok((decided, left)) => self.answer(ask, decided, left, parts),
-            Err(_) if self.shadow => ControlFlow::Continue(None),
-            Err(answer) => ControlFlow::Break(answer),
-        }
-    }
-
-    /// What is to be charged for a request, if anything, or the answer to one that can't be.
-    #[inline]
-    fn ask(&self, found: Found<K>, parts: &Parts) -> ControlFlow<Response, Option<Ask<K>>> {
-        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
-            return ControlFlow::Continue(None);
-        }
-        let Some(key) = found? else { return ControlFlow::Continue(None) };
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        let limits = self.limits.as_ref().and_then(|limits| limits(parts, &key));
-        ControlFlow::Continue(Some(Ask { key: self.limiter.bounded(key), cost, limits }))
-    }
-
-    #[inline]
-    fn answer(
-        &self,
-        Ask { key, cost, limits }: Ask<K>,
-        decided: Result<LayerPermit, Limited>,
-        left: PerLimit<Left>,
-        parts: &Parts,
-    ) -> ControlFlow<Response, Option<Charged<K>>> {
-        match decided {
-            Ok(permit) => {
-                let tentative = self.charge_when.is_some().then(|| Box::new((key, permit)));
-                ControlFlow::Continue(Some(Charged { limits, left, tentative }))
-            }
-            Err(limited) if self.shadow => {
-                tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
-                ControlFlow::Continue(None)
-            }
-            Err(limited) => {
-                let denial = Denial::of(&limited);
-                let mut answer = match &self.on_limited {
-                    Some(on_limited) => on_limited(&limited, parts),
-                    None => denial.problem(),
-                };
-                denial.retry_after(answer.headers_mut());
-                self.tell(limits.as_deref(), &left, Some(&denial), answer.headers_mut());
-                ControlFlow::Break(answer)
-            }
-        }
-    }
-
-    /// Now that the answer is known, to a request that a limiter in memory let pass.
-    fn settle(&self, charged: Option<Charged<K>>, status: StatusCode, headers: &mut HeaderMap) {
-        let Some(Charged { limits, mut left, tentative }) = charged else { return };
-        if let (Some(tentative), Some(limiter)) = (tentative, self.limiter.in_memory())
-            && self.comes_back(status)
-        {
-            let (key, permit) = *tentative;
-            permit.refund_now();
-            left = limiter.left(&key, limits.as_deref());
-        }
-        if !self.shadow {
-            self.tell(limits.as_deref(), &left, None, headers);
-        }
-    }
-
-    /// As [`settle`](Settings::settle), by any limiter.
-    async fn settle_later(
-        &self,
-        charged: Option<Charged<K>>,
-        status: StatusCode,
-        headers: &mut HeaderMap,
-    ) {
-        let Some(Charged { limits, mut left, tentative }) = charged else { return };
-        if let Some(tentative) = tentative
-            && self.comes_back(status)
-        {
-            let (key, permit) = *tentative;
-            left = self.limiter.take_back(permit, &key, limits.as_deref()).await;
-        }
-        if !self.shadow {
-            self.tell(limits.as_deref(), &left, None, headers);
-        }
-    }
-
-    /// Whether what such an answer was charged is taken back.
-    fn comes_back(&self, status: StatusCode) -> bool {
-        self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(status))
-    }
-
-    /// Writes the fields that tell what is left of the limits, if anybody knows.
-    fn tell(
-        &self,
-        limits: Option<&[Limit]>,
-        left: &[Left],
-        denial: Option<&Denial<'_>>,
-        headers: &mut HeaderMap,
-    ) {
-        if self.headers == Headers::None || left.is_empty() {
-            return;
-        }
-        let now = self.limiter.lazy_now();
-        let plan = limits.map(Policy::of);
-        let policy = plan.as_ref().unwrap_or(&self.policy);
-        let limits = limits.unwrap_or(self.limiter.limits());
-        let fields = limits.iter().zip(left).map(|(limit, left)| Field::of(limit, left, &now));
-        match denial {
-            None => self.headers.add(policy, fields, headers),
-            Some(denial) => {
-                let fields = fields.map(|field| field.after(denial));
-                self.headers.replace(policy, fields, headers);
-            }
-        }
-    }
-}
-
 /// An answer of the layer's own, with the body that the service's answers have.
-async fn made_here<R: From<Bytes>>(answer: Response) -> HttpResponse<R> {
+async fn own<R: From<Bytes>>(answer: Response) -> HttpResponse<R> {
     let (parts, body) = answer.into_parts();
     // A body that breaks off could not be sent, either.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     HttpResponse::from_parts(parts, body.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::{Ready, poll_fn, ready},
+        sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    };
+
+    use ::axum::{
+        body::Body,
+        http::{Method, StatusCode, request::Parts},
+    };
+
+    use super::{super::key::KeyExtractor, *};
+    use crate::rate_limit::{Limit, RateLimiter};
+
+    /// Takes a place where it says that it is ready, as tower's `ConcurrencyLimit` does.
+    #[derive(Default)]
+    struct Places {
+        taken: Arc<AtomicUsize>,
+        has_one: bool,
+    }
+
+    impl Places {
+        fn give_back(&mut self) {
+            if mem::take(&mut self.has_one) {
+                self.taken.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    impl Clone for Places {
+        fn clone(&self) -> Self {
+            Self { taken: self.taken.clone(), has_one: false }
+        }
+    }
+
+    impl Drop for Places {
+        fn drop(&mut self) {
+            self.give_back();
+        }
+    }
+
+    impl Service<Request<Body>> for Places {
+        type Response = Response;
+        type Error = Infallible;
+        type Future = Ready<Result<Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            if !mem::replace(&mut self.has_one, true) {
+                self.taken.fetch_add(1, Relaxed);
+            }
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            assert!(self.has_one, "called without being asked whether it is ready");
+            self.give_back();
+            ready(Ok(Response::default()))
+        }
+    }
+
+    async fn denied_requests_keep_no_place(key: KeyExtractor<Method>) {
+        let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+        let places = Places::default();
+        let settings = Settings::new(limiter.into(), key);
+        let mut service = RateLimit::new(places.clone(), Arc::new(settings));
+        for (status, times) in [(StatusCode::OK, 1), (StatusCode::TOO_MANY_REQUESTS, 3)] {
+            for _ in 0..times {
+                poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+                assert_eq!(places.taken.load(Relaxed), 1);
+                let response = service.call(Request::new(Body::empty())).await.unwrap();
+                assert_eq!(response.status(), status);
+                assert_eq!(places.taken.load(Relaxed), 0, "after {status}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_denied_request_gives_back_what_the_service_reserved_for_it() {
+        let at_once = |parts: &Parts| ControlFlow::Continue(Some(parts.method.clone()));
+        denied_requests_keep_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
+        denied_requests_keep_no_place(KeyExtractor::from_request()).await;
+    }
 }

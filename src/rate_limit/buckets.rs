@@ -1,4 +1,7 @@
-use super::rule::{Algorithm, Charge, Parts, Rule};
+//! [`Window::Buckets`](super::Window::Buckets): counters of parts of the window. Never above the quota, and what was
+//! charged is free again up to a part of the window late.
+
+use super::algorithm::{Algorithm, Charge, Releases, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// A ring of counters, one for each part of the window and one for the part that the present is in. The
@@ -104,7 +107,7 @@ impl Buckets {
     }
 
     #[inline]
-    fn parts(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
+    fn releases(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
@@ -153,7 +156,7 @@ impl Algorithm for Buckets {
     }
 
     fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.parts(rule).used(self.used, now)
+        self.releases(rule).used(self.used, now)
     }
 
     #[inline]

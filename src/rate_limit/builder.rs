@@ -1,3 +1,5 @@
+//! Sets up a limiter: what its defaults are, and what they start.
+
 use std::{
     fmt,
     hash::{BuildHasher, Hash},
@@ -5,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Counting, Limit, RateLimiter, Window, limiter::Limiter, rule::Algorithm};
+use super::{ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter};
 use crate::engine::{
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},
@@ -27,8 +29,15 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     keys: PhantomData<fn() -> K>,
 }
 
+impl<K> RateLimiter<K> {
+    /// Sets up a limiter.
+    pub fn builder() -> RateLimiterBuilder<K> {
+        RateLimiterBuilder::new()
+    }
+}
+
 impl<K> RateLimiterBuilder<K> {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             limits: Vec::new(),
             window: Window::default(),
@@ -129,9 +138,9 @@ where
     pub fn build(self) -> RateLimiter<K, S> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
         RateLimiter(match self.window {
-            Window::Log => Counting::Log(self.limiter()),
-            Window::Buckets(_) => Counting::Buckets(self.limiter()),
-            Window::Gcra => Counting::Gcra(self.limiter()),
+            Window::Log => ByWindow::Log(self.limiter()),
+            Window::Buckets(_) => ByWindow::Buckets(self.limiter()),
+            Window::Gcra => ByWindow::Gcra(self.limiter()),
         })
     }
 

@@ -1,4 +1,7 @@
-use super::rule::{Algorithm, Charge, Rule};
+//! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant tells all that
+//! is in use.
+
+use super::algorithm::{Algorithm, Charge, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// The theoretical arrival time: when all that was charged has leaked.

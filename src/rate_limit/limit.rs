@@ -1,3 +1,5 @@
+//! What a limit is, and by which window it is counted.
+
 use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::engine::clock::nanoseconds;

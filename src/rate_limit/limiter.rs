@@ -1,67 +1,54 @@
+//! A limiter of one way to count: a check finds its key's entry, and charges it under the shard's lock.
+//!
+//! What of it is inlined is what a check of a known key runs through; all else is kept out of its way by `#[cold]` and
+//! `#[inline(never)]`.
+
 use std::{
     borrow::Borrow,
     fmt,
     hash::{BuildHasher, Hash},
     num::NonZeroU64,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
 
 use super::{
-    Limit, Limited, Permit, Standing, State, Window,
+    Limit, Limited, Permit, Window,
+    algorithm::{Algorithm, Remaining, Rule},
+    check::Check,
+    denial_log::DenialLog,
+    key_state::{Admitted, Denied, KeyState},
+    overflow::{Overflow, make_room},
     per_limit::PerLimit,
-    permit::{Refund, Registered},
-    rule::{Algorithm, Left, Rule},
-    states::{Charged, Denied, States},
-    stats::{Counts, LimiterStats},
+    refund::{Refund, Registration},
+    stats::{CheckCounts, LimiterStats},
     waiting::Waiting,
 };
 use crate::engine::{
-    clock::{Deadline, LazyNow, Now, Tick},
+    clock::{Deadline, LazyNow, Now},
     coop,
-    panics::drop_all,
     state::SharedState,
-    store::{Cause, Entry, Location, Store, Vacant},
+    store::{Cause, Entry, Location, Vacant},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// How often it is logged at most that calls are denied, in nanoseconds.
-const LOG_EVERY: u64 = 1_000_000_000;
-
-/// How many entries a new key at the bound looks through for one that has left.
-const LOOK_FOR_ROOM: usize = 512;
-
-/// A limiter of one way to count.
 pub(crate) struct Limiter<K, A, S> {
-    shared: Arc<SharedState<K, States<A>, S>>,
+    pub(super) shared: Arc<SharedState<K, KeyState<A>, S>>,
     window: Window,
-    limits: Box<[Limit]>,
+    pub(super) limits: Box<[Limit]>,
     /// The limits as the window counts them.
-    rules: Box<[Rule]>,
+    pub(super) rules: Box<[Rule]>,
+    /// What costs more never passes. 0 where there are no limits.
     least_quota: u32,
-    /// What keys beyond the bound share.
-    overflow: Mutex<States<A>>,
-    /// Until which tick something of it is in use.
-    overflow_until: AtomicU64,
+    pub(super) overflow: Overflow<A>,
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
-    counts: Box<[Counts]>,
-    overflow_counts: Counts,
+    counts: Box<[CheckCounts]>,
     refunds: AtomicU64,
+    /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
-    /// No denial is logged before this tick.
-    silent_until: AtomicU64,
-    /// How many denials there were when the last one was logged.
-    logged: AtomicU64,
-    registered: Registered,
-}
-
-/// A check under way.
-struct Ask<'a> {
-    place: Location,
-    rules: &'a [Rule],
-    cost: u32,
-    now: LazyNow<'a>,
+    denial_log: DenialLog,
+    registration: Registration,
 }
 
 impl<K, A, S> Limiter<K, A, S>
@@ -71,7 +58,7 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     pub(super) fn new(
-        shared: Arc<SharedState<K, States<A>, S>>,
+        shared: Arc<SharedState<K, KeyState<A>, S>>,
         window: Window,
         limits: Vec<Limit>,
         hasher: S,
@@ -80,18 +67,15 @@ where
             window,
             rules: limits.iter().map(|limit| Rule::new(limit, window)).collect(),
             least_quota: least_quota(&limits),
-            overflow: Mutex::new(States::new(0, limits.len())),
+            overflow: Overflow::new(limits.len()),
             limits: limits.into(),
             waiting: Waiting::new(hasher),
-            counts: (0..shared.store.shard_count()).map(|_| Counts::default()).collect(),
+            counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
-            overflow_until: AtomicU64::new(0),
-            overflow_counts: Counts::default(),
             refunds: AtomicU64::new(0),
             next_state: AtomicU64::new(1),
-            silent_until: AtomicU64::new(0),
-            logged: AtomicU64::new(0),
-            registered: Registered::new(limiter.clone()),
+            denial_log: DenialLog::default(),
+            registration: Registration::new(limiter.clone()),
         })
     }
 
@@ -108,17 +92,18 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let place = self.shared.store.place(key);
-        // The counts of checks say whose turn it is: they do for both.
-        let checks = self.counts[place.shard()].checks() + self.overflow_counts.checks();
+        // The counts of checks say when to proceed by Tokio's budget: a count of its own would be one more write.
+        let checks = self.counts[place.shard()].checks() + self.overflow.counts.checks();
         if checks.is_multiple_of(coop::PROCEED_EVERY) {
             ready!(coop::poll_proceed(cx));
         }
         if cost == 0 || cost > self.least_quota {
+            // Not counted, so the count would not move on to where it is somebody's turn.
             ready!(coop::poll_proceed(cx));
-            return Poll::Ready(self.uncounted(place, &self.limits, cost));
+            return Poll::Ready(self.decide_by_cost(place, &self.limits, cost));
         }
-        let ask = Ask { place, rules: &self.rules, cost, now: self.shared.clock.lazy_now() };
-        Poll::Ready(self.check_by(ask, key, &self.limits, &mut |_, _| {}))
+        let check = Check { place, rules: &self.rules, cost, now: self.shared.clock.lazy_now() };
+        Poll::Ready(self.check_by(check, key, &self.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
@@ -138,59 +123,20 @@ where
 
     /// As [`decide`](Limiter::decide), and tells what it left of each limit.
     #[cfg(feature = "axum")]
-    pub(super) fn decide_and_look(
+    pub(super) fn decide_with_remaining(
         &self,
         key: &K,
         limits: Option<&[Limit]>,
         cost: u32,
-    ) -> (Result<Permit, Limited>, PerLimit<Left>) {
-        let mut left = None;
-        let mut look = |states: &States<A>, ask: &Ask<'_>| {
-            left = Some(states.left(ask.rules, &ask.now));
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+        let mut remaining = None;
+        // Under the same lock as the charge, so that no other call comes in between.
+        let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
+            remaining = Some(state.remaining(check.rules, &check.now));
         };
-        let decided = self.decide_by(key, limits, cost, &mut look);
-        (decided, left.unwrap_or_else(|| self.left(key, limits)))
-    }
-
-    /// What is left of each limit.
-    #[cfg(feature = "axum")]
-    pub(super) fn left(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Left> {
-        let rules = self.rules_of(limits.unwrap_or(&self.limits));
-        let now = self.shared.clock.lazy_now();
-        self.look(key, |states| states.left(&rules, &now))
-    }
-
-    pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let limits = limits.unwrap_or(&self.limits);
-        let rules = self.rules_of(limits);
-        let now = self.shared.clock.lazy_now();
-        let (denied, left) = self
-            .look(key, |states| (states.room(&rules, &now, 1).err(), states.left(&rules, &now)));
-        let standing = |(left, limit): (&Left, &Limit)| Standing {
-            limit: limit.clone(),
-            remaining: left.remaining,
-            more_at: left.more_at.map(|at| self.shared.clock.instant(at)),
-        };
-        State {
-            standings: left.iter().zip(limits).map(standing).collect(),
-            ready: denied.map(|denied| self.shared.clock.instant(denied.ready)),
-        }
-    }
-
-    /// What a check of one unit would be told now, if it were told to wait.
-    pub(super) fn limited<Q>(&self, key: &Q) -> Limited
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let now = self.shared.clock.lazy_now();
-        let denied = self.look(key, |states| states.room(&self.rules, &now, 1).err());
-        let denied = denied.unwrap_or_else(|| Denied { limit: 0, ready: now.tick() });
-        self.limited_by(denied, &self.limits, 1)
+        let decided = self.decide_by(key, limits, cost, &mut inspect);
+        // Where the cost alone decided, nothing was inspected.
+        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -204,11 +150,11 @@ where
     pub(super) fn stats(&self) -> LimiterStats {
         let mut stats = LimiterStats {
             keys: self.shared.store.len(),
-            overflowed: self.overflow_counts.checks(),
+            overflowed: self.overflow.counts.checks(),
             refunded: self.refunds.load(Relaxed),
             ..LimiterStats::default()
         };
-        for counts in self.counts.iter().chain([&self.overflow_counts]) {
+        for counts in self.counts.iter().chain([&self.overflow.counts]) {
             stats.add(counts);
         }
         stats
@@ -220,7 +166,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        look: &mut impl FnMut(&States<A>, &Ask<'_>),
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         K: Borrow<Q>,
@@ -231,42 +177,45 @@ where
         let rules = plan.as_deref().unwrap_or(&self.rules);
         let limits = limits.unwrap_or(&self.limits);
         if cost == 0 || cost > least_quota(limits) {
-            return self.uncounted(place, limits, cost);
+            return self.decide_by_cost(place, limits, cost);
         }
-        let ask = Ask { place, rules, cost, now: self.shared.clock.lazy_now() };
-        self.check_by(ask, key, limits, look)
+        let check = Check { place, rules, cost, now: self.shared.clock.lazy_now() };
+        self.check_by(check, key, limits, inspect)
     }
 
-    /// For a cost that is not 0, and above no quota. Calls `look` with what the key has in use then, under
+    /// For a cost that is not 0, and above no quota. Calls `inspect` with what the key has in use then, under
     /// its shard's lock.
     #[inline(always)]
     fn check_by<Q>(
         &self,
-        ask: Ask<'_>,
+        check: Check<'_>,
         key: &Q,
         limits: &[Limit],
-        look: &mut impl FnMut(&States<A>, &Ask<'_>),
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let charge = |entry: &mut Entry<_>| self.charge(entry, &ask, look);
-        let charged = match self.shared.store.change_any(ask.place, key, charge) {
+        let charge = |entry: &mut Entry<_>| self.charge(entry, &check, inspect);
+        let charged = match self.shared.store.change_any(check.place, key, charge) {
             Ok(charged) => charged,
-            Err(vacant) => self.charge_new(vacant, key, &ask, look),
+            Err(vacant) => self.charge_new(vacant, key, &check, inspect),
         };
         match charged {
-            Ok((state, charged)) => Ok(Permit {
-                limiter: self.registered.0,
-                hash: ask.place.hash(),
+            Ok((state, admitted)) => Ok(Permit {
+                limiter: self.registration.id(),
+                hash: check.place.hash(),
                 state: NonZeroU64::new(state),
-                charges: charged.charges,
-                remaining: charged.remaining as u32,
+                charges: admitted.charges,
+                remaining: admitted.remaining as u32,
             }),
             Err(denied) => {
-                self.log_denial(&limits[denied.limit], &ask.now);
-                Err(self.limited_by(denied, limits, ask.cost))
+                if self.denial_log.is_due(check.now.at_least()) {
+                    let limit = &limits[denied.limit];
+                    self.denial_log.write(self.shared.name(), self.stats().denied, limit);
+                }
+                Err(self.limited_from(denied, limits, check.cost))
             }
         }
     }
@@ -275,19 +224,21 @@ where
     #[inline(always)]
     fn charge(
         &self,
-        entry: &mut Entry<States<A>>,
-        ask: &Ask<'_>,
-        look: &mut impl FnMut(&States<A>, &Ask<'_>),
-    ) -> Result<(u64, Charged), Denied> {
-        let charged = entry.value.charge(ask.rules, &ask.now, ask.cost);
-        if let Some(idle) = entry.value.idle_from(ask.rules).map(Deadline::from)
+        entry: &mut Entry<KeyState<A>>,
+        check: &Check<'_>,
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+    ) -> Result<(u64, Admitted), Denied> {
+        let charged = entry.value.charge(check.rules, &check.now, check.cost);
+        if let Some(idle) = entry.value.idle_from(check.rules).map(Deadline::from)
             && idle.is_later_than(entry.deadline)
         {
+            // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
             entry.deadline = idle;
         }
-        self.counts[ask.place.shard()].count(charged.is_err());
-        look(&entry.value, ask);
-        charged.map(|charged| (entry.value.id, charged))
+        // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
+        self.counts[check.place.shard()].count(charged.is_err());
+        inspect(&entry.value, check);
+        charged.map(|admitted| (entry.value.id, admitted))
     }
 
     /// Charges the limits of a key that is not known yet.
@@ -295,105 +246,53 @@ where
     #[inline(never)]
     fn charge_new<'a, Q>(
         &'a self,
-        mut vacant: Vacant<'a, K, States<A>>,
+        mut vacant: Vacant<'a, K, KeyState<A>>,
         key: &Q,
-        ask: &Ask<'_>,
-        look: &mut impl FnMut(&States<A>, &Ask<'_>),
-    ) -> Result<(u64, Charged), Denied>
+        check: &Check<'_>,
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+    ) -> Result<(u64, Admitted), Denied>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let store = &self.shared.store;
         if store.is_full() {
+            // It holds the shard's lock, and to make room takes several, one after the other.
             drop(vacant);
-            if !self.make_room(ask.place) {
-                return self.charge_overflow(ask, look);
+            if !make_room(&self.shared, check.place) {
+                return self.overflow.charge(check, inspect);
             }
-            // The key may be there by now.
-            let charge = |entry: &mut Entry<_>| self.charge(entry, ask, look);
-            vacant = match store.change_any(ask.place, key, charge) {
+            // Unlocked meanwhile: another call may have put the key.
+            let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
+            vacant = match store.change_any(check.place, key, charge) {
                 Ok(charged) => return charged,
                 Err(vacant) => vacant,
             };
         }
         let fresh = || {
-            // A key that was beyond the bound takes along what it had in use there, as does any other new
-            // one: nobody knows which they were.
-            let overflow_until = Tick::from_nanoseconds(self.overflow_until.load(Relaxed));
-            let mut states = match ask.now.has_reached(overflow_until) {
-                true => States::new(0, ask.rules.len()),
-                false => self.overflow().clone(),
-            };
-            states.id = self.next_state.fetch_add(1, Relaxed);
-            let mut entry = Entry::new(states, ask.now.at_least().into());
-            let charged = self.charge(&mut entry, ask, look);
+            let mut state = self.overflow.first_state(check);
+            state.id = self.next_state.fetch_add(1, Relaxed);
+            let mut entry = Entry::new(state, check.now.at_least().into());
+            let charged = self.charge(&mut entry, check, inspect);
             (entry, charged)
         };
+        // Full again, where others were faster.
         let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
-        charged.unwrap_or_else(|| self.charge_overflow(ask, look))
-    }
-
-    /// As a key beyond the bound.
-    #[cold]
-    fn charge_overflow(
-        &self,
-        ask: &Ask<'_>,
-        look: &mut impl FnMut(&States<A>, &Ask<'_>),
-    ) -> Result<(u64, Charged), Denied> {
-        let mut shared = self.overflow();
-        let charged = shared.charge(ask.rules, &ask.now, ask.cost);
-        let until = shared.idle_from(ask.rules).map_or(0, Tick::nanoseconds);
-        self.overflow_until.fetch_max(until, Relaxed);
-        self.overflow_counts.count(charged.is_err());
-        look(&shared, ask);
-        charged.map(|charged| (shared.id, charged))
-    }
-
-    /// Lets some keys leave that are idle and not yet swept; tells whether there were any. It looks at so
-    /// few that a flood of new keys can't make it costly.
-    #[cold]
-    fn make_room(&self, place: Location) -> bool {
-        let store = &self.shared.store;
-        let now = self.shared.clock.now();
-        let mut idle = Vec::new();
-        let mut looked_at = 0;
-        for shard in 0..store.shard_count() {
-            let mut visit =
-                Store::<K, States<A>, S>::visit((place.shard() + shard) % store.shard_count());
-            while !visit.is_done() && looked_at < LOOK_FOR_ROOM {
-                let all = |buckets| buckets;
-                let look = store.sweep_window(&mut visit, all, now, usize::MAX, true, &mut idle);
-                looked_at += look.map_or(0, |look| look.looked_at);
-                if !idle.is_empty() {
-                    drop_all(idle);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Calls `look` with what `key` has in use.
-    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&States<A>) -> R) -> R
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let store = &self.shared.store;
-        store.inspect(store.place(key), key, |entry| match entry {
-            Some(entry) => look(&entry.value),
-            None => look(&self.overflow()),
-        })
+        charged.unwrap_or_else(|| self.overflow.charge(check, inspect))
     }
 
     /// What costs nothing, or more than a quota.
     #[cold]
-    fn uncounted(&self, place: Location, limits: &[Limit], cost: u32) -> Result<Permit, Limited> {
+    fn decide_by_cost(
+        &self,
+        place: Location,
+        limits: &[Limit],
+        cost: u32,
+    ) -> Result<Permit, Limited> {
         match limits.iter().find(|limit| limit.quota() < cost) {
             Some(limit) => Err(Limited { limit: limit.clone(), cost, ready: None }),
             None => Ok(Permit {
-                limiter: self.registered.0,
+                limiter: self.registration.id(),
                 hash: place.hash(),
                 state: None,
                 charges: PerLimit::Many([].into()),
@@ -403,34 +302,13 @@ where
     }
 
     #[inline]
-    fn limited_by(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
+    pub(super) fn limited_from(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
         Limited { limit: limits[denied.limit].clone(), cost, ready }
     }
 
-    fn rules_of(&self, limits: &[Limit]) -> PerLimit<Rule> {
+    pub(super) fn rules_of(&self, limits: &[Limit]) -> PerLimit<Rule> {
         limits.iter().map(|limit| Rule::new(limit, self.window)).collect()
-    }
-
-    /// Writes that calls are denied, at most once in [`LOG_EVERY`].
-    #[inline]
-    fn log_denial(&self, limit: &Limit, now: &LazyNow<'_>) {
-        let now = now.at_least();
-        let silent_until = self.silent_until.load(Relaxed);
-        if now.nanoseconds() < silent_until {
-            return;
-        }
-        let next = now.later(LOG_EVERY).nanoseconds();
-        if self.silent_until.compare_exchange(silent_until, next, Relaxed, Relaxed).is_ok() {
-            let denied = self.stats().denied;
-            let denials = denied - self.logged.swap(denied, Relaxed).min(denied);
-            let limiter = self.shared.name();
-            tracing::info!(limiter, denials, %limit, "calls are denied");
-        }
-    }
-
-    fn overflow(&self) -> MutexGuard<'_, States<A>> {
-        self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -453,14 +331,15 @@ where
 {
     fn refund(&self, permit: &Permit) {
         let now = self.shared.clock.lazy_now();
-        let refund = |states: &mut States<A>| {
-            states.refund(&permit.charges, &now);
+        let refund = |state: &mut KeyState<A>| {
+            state.refund(&permit.charges, &now);
             self.refunds.fetch_add(1, Relaxed);
         };
         match permit.state {
-            None => refund(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => refund(&mut self.overflow.lock()),
+            // By hash and id: another key of the same hash has another id, as has the key after a reset.
             Some(id) => {
-                let is_it = |states: &States<A>| states.id == id.get();
+                let is_it = |state: &KeyState<A>| state.id == id.get();
                 let place = self.shared.store.place_of(permit.hash);
                 self.shared.store.change_where(place, is_it, refund);
             }

@@ -1,8 +1,11 @@
+//! [`Window::Log`](super::Window::Log), the sliding-window log: the time of each call that passed. (Nothing is
+//! written to tracing here: that is `denial_log.rs`.)
+
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use super::rule::{Algorithm, Charge, Parts, Rule};
+use super::algorithm::{Algorithm, Charge, Releases, Rule};
 use crate::engine::clock::{Now, Tick};
 
 /// The times of the calls that passed. A call counts for `per` from its time on, so the window is
@@ -71,7 +74,7 @@ impl Log {
     }
 
     #[inline]
-    fn parts(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
+    fn releases(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
         self.present().iter().map(|calls| (calls.at().later(rule.per), calls.cost))
     }
 }
@@ -79,7 +82,7 @@ impl Log {
 impl Algorithm for Log {
     #[inline]
     fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.parts(rule).ready(self.used, rule, now, cost)
+        self.releases(rule).ready(self.used, rule, now, cost)
     }
 
     #[inline]
@@ -114,7 +117,7 @@ impl Algorithm for Log {
     }
 
     fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.parts(rule).used(self.used, now)
+        self.releases(rule).used(self.used, now)
     }
 
     #[inline]

@@ -1,3 +1,5 @@
+//! A slice with an item for each limit, without an allocation where there is one limit.
+
 use std::ops::{Deref, DerefMut};
 
 /// One item for each limit. Most limiters have one limit, which then takes no allocation.

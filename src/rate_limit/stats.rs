@@ -1,3 +1,6 @@
+//! What a limiter has counted. Each shard counts for itself, so that cores share no line of memory; a reader adds
+//! up, and never sees more denials than checks.
+
 use crate::engine::{
     store::bump,
     sync::atomic::{
@@ -22,16 +25,17 @@ pub struct LimiterStats {
     pub overflowed: u64,
 }
 
-/// What came to one shard, written under its lock.
+/// What came to one shard, written under its lock. On a line of memory of its own: beside another's, each check
+/// would take the line from a core that checks there.
 #[derive(Default)]
 #[repr(align(64))]
-pub(super) struct Counts {
+pub(super) struct CheckCounts {
     checks: AtomicU64,
     denials: AtomicU64,
 }
 
 impl LimiterStats {
-    pub(super) fn add(&mut self, counts: &Counts) {
+    pub(super) fn add(&mut self, counts: &CheckCounts) {
         // In this order, as a denial is counted after its check.
         let denied = counts.denials.load(Acquire);
         self.denied += denied;
@@ -39,7 +43,7 @@ impl LimiterStats {
     }
 }
 
-impl Counts {
+impl CheckCounts {
     #[inline]
     pub(super) fn checks(&self) -> u64 {
         self.checks.load(Relaxed)

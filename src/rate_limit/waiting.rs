@@ -1,15 +1,10 @@
+//! The queues of those who wait for a key: who asked first is let in first.
+
 use std::{
-    borrow::Borrow,
     collections::HashMap,
     hash::{BuildHasher, Hash},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
-
-use tokio::time::{Instant, sleep_until, timeout_at};
-
-use super::{Limited, Permit, limiter::Limiter, rule::Algorithm};
-use crate::engine::coop;
 
 /// So many queues are not worth giving back.
 const SMALL: usize = 64;
@@ -47,53 +42,15 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
 impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     fn drop(&mut self) {
         let mut queues = self.waiting.lock();
-        // The map's and ours: nobody else waits.
+        // The map's and ours: nobody else waits. Who joins needs the map's lock, so none can come in between.
         let is_last = Arc::strong_count(&self.queue) == 2;
         let last = if is_last { queues.remove_entry(&self.key) } else { None };
         if queues.capacity() > SMALL && queues.len() < queues.capacity() / 8 {
             let most = 2 * queues.len();
             queues.shrink_to(most);
         }
+        // A key's drop is the user's code, which must not find the map locked.
         drop(queues);
         drop(last);
-    }
-}
-
-impl<K, A, S> Limiter<K, A, S>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    A: Algorithm,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
-    pub(super) async fn until_ready<Q>(
-        &self,
-        key: &Q,
-        max_wait: Option<Duration>,
-    ) -> Result<Permit, Limited>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        coop::proceed().await;
-        let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
-        let waiter = self.waiting.join(key.to_owned());
-        let turn = waiter.queue.lock();
-        let _turn = match end {
-            None => turn.await,
-            Some(end) => match timeout_at(end, turn).await {
-                Ok(turn) => turn,
-                Err(_) => return Err(self.limited(key)),
-            },
-        };
-        loop {
-            let limited = match self.decide(key, None, 1) {
-                Ok(permit) => return Ok(permit),
-                Err(limited) => limited,
-            };
-            match limited.ready_at() {
-                Some(ready) if end.is_none_or(|end| ready <= end) => sleep_until(ready).await,
-                _ => return Err(limited),
-            }
-        }
     }
 }

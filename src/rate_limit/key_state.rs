@@ -1,19 +1,21 @@
+//! What one key has in use of all its limits, which are charged together or not at all.
+
 use super::{
+    algorithm::{Algorithm, Charge, Remaining, Rule},
     per_limit::PerLimit,
-    rule::{Algorithm, Charge, Left, Rule},
 };
 use crate::engine::clock::{LazyNow, Tick};
 
 /// What one key has in use.
 #[derive(Clone, Debug)]
-pub(crate) struct States<A> {
-    /// Tells this from a state that the same key had before.
+pub(crate) struct KeyState<A> {
+    /// Tells this from a state that the same key had before: a permit from then takes nothing from this one.
     pub(super) id: u64,
     each: PerLimit<A>,
 }
 
 /// All limits had room.
-pub(crate) struct Charged {
+pub(super) struct Admitted {
     pub(super) charges: PerLimit<Charge>,
     /// Of the limit that has the least left. A whole word: a half one is copied together with its padding, and
     /// the processor waits where it reads more than was just written.
@@ -21,14 +23,14 @@ pub(crate) struct Charged {
 }
 
 /// Some limit had no room.
-pub(crate) struct Denied {
+pub(super) struct Denied {
     /// Which one it takes longest to wait for.
     pub(super) limit: usize,
     /// When there is room, unless more is charged until then.
     pub(super) ready: Tick,
 }
 
-impl<A: Algorithm> States<A> {
+impl<A: Algorithm> KeyState<A> {
     #[inline]
     pub(super) fn new(id: u64, limits: usize) -> Self {
         Self { id, each: (0..limits.max(1)).map(|_| A::default()).collect() }
@@ -41,13 +43,13 @@ impl<A: Algorithm> States<A> {
         rules: &[Rule],
         now: &LazyNow<'_>,
         cost: u32,
-    ) -> Result<Charged, Denied> {
+    ) -> Result<Admitted, Denied> {
         match (&mut self.each, rules) {
             (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
                 Some(ready) => Err(Denied { limit: 0, ready }),
                 None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
-                    Ok(Charged { charges: PerLimit::One(charge), remaining: remaining.into() })
+                    Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
                 }
             },
             _ => self.charge_all(rules, now, cost),
@@ -60,7 +62,7 @@ impl<A: Algorithm> States<A> {
         rules: &[Rule],
         now: &LazyNow<'_>,
         cost: u32,
-    ) -> Result<Charged, Denied> {
+    ) -> Result<Admitted, Denied> {
         self.make_place(rules.len());
         self.room(rules, now, cost)?;
         let mut least = u32::MAX;
@@ -69,7 +71,7 @@ impl<A: Algorithm> States<A> {
             least = least.min(remaining);
             charge
         });
-        Ok(Charged { charges: charges.collect(), remaining: least.into() })
+        Ok(Admitted { charges: charges.collect(), remaining: least.into() })
     }
 
     /// Whether `cost` more may pass.
@@ -89,13 +91,13 @@ impl<A: Algorithm> States<A> {
     }
 
     #[inline]
-    pub(super) fn left(&self, rules: &[Rule], now: &LazyNow<'_>) -> PerLimit<Left> {
+    pub(super) fn remaining(&self, rules: &[Rule], now: &LazyNow<'_>) -> PerLimit<Remaining> {
         let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
-        let all = |rule: &Rule| Left { remaining: rule.quota, more_at: None };
-        let left = |(rule, state): (&Rule, Option<&A>)| {
-            state.map_or_else(|| all(rule), |state| state.left(rule, now))
+        let all = |rule: &Rule| Remaining { units: rule.quota, more_at: None };
+        let remaining = |(rule, state): (&Rule, Option<&A>)| {
+            state.map_or_else(|| all(rule), |state| state.remaining(rule, now))
         };
-        rules.iter().zip(states).map(left).collect()
+        rules.iter().zip(states).map(remaining).collect()
     }
 
     /// From when on this is as good as nothing, by these rules.

@@ -1,3 +1,5 @@
+//! What each way to count has to answer, and the figures that it counts with. Pure: no map, no clock.
+
 use super::{Limit, Window};
 use crate::engine::clock::{Now, Tick};
 
@@ -23,13 +25,13 @@ pub(crate) struct Charge {
 
 /// What is left of one limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
-    pub(crate) remaining: u32,
+pub(crate) struct Remaining {
+    pub(crate) units: u32,
     /// From when on more is; `None` where nothing is in use.
     pub(crate) more_at: Option<Tick>,
 }
 
-/// One way to count, for one limit of one key. Pure: no map, no clock.
+/// One way to count, for one limit of one key.
 ///
 /// 1. Where nothing has to be waited for, [`charge`](Algorithm::charge) may follow, with the same `now` and
 ///    cost. A cost is never above the quota.
@@ -51,16 +53,16 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     /// From when on this state is as good as a new one.
     fn idle_from(&self, rule: &Rule) -> Option<Tick>;
 
-    fn left(&self, rule: &Rule, now: &impl Now) -> Left {
+    fn remaining(&self, rule: &Rule, now: &impl Now) -> Remaining {
         let used = self.used(rule, now);
-        let remaining = rule.quota.saturating_sub(used);
-        let more = || self.ready(rule, now, remaining + 1).unwrap_or_else(|| now.at_least());
-        Left { remaining, more_at: (used > 0).then(more) }
+        let units = rule.quota.saturating_sub(used);
+        let more = || self.ready(rule, now, units + 1).unwrap_or_else(|| now.at_least());
+        Remaining { units, more_at: (used > 0).then(more) }
     }
 }
 
 /// What is in use, as units that leave together: when, and how many. Those that leave first come first.
-pub(super) trait Parts: Iterator<Item = (Tick, u32)> + Sized {
+pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
     /// When so many have left of `used` units that `cost` have room; `None` where they have it now.
     #[inline]
     fn ready(self, used: u32, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
@@ -85,7 +87,7 @@ pub(super) trait Parts: Iterator<Item = (Tick, u32)> + Sized {
     }
 }
 
-impl<I: Iterator<Item = (Tick, u32)>> Parts for I {}
+impl<I: Iterator<Item = (Tick, u32)>> Releases for I {}
 
 impl Rule {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {

@@ -1,0 +1,53 @@
+//! The wait until a call passes. Only who is at the head of a key's queue asks and sleeps; the others wait for its
+//! place.
+
+use std::{
+    borrow::Borrow,
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Limited, Permit, algorithm::Algorithm, limiter::Limiter};
+use crate::engine::coop;
+
+impl<K, A, S> Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    pub(super) async fn until_ready<Q>(
+        &self,
+        key: &Q,
+        max_wait: Option<Duration>,
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        coop::proceed().await;
+        let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
+        let waiter = self.waiting.join(key.to_owned());
+        let turn = waiter.queue.lock();
+        let _turn = match end {
+            None => turn.await,
+            Some(end) => match timeout_at(end, turn).await {
+                Ok(turn) => turn,
+                Err(_) => return Err(self.limited(key)),
+            },
+        };
+        loop {
+            // Again after each sleep, as a check that did not wait may have come first.
+            let limited = match self.decide(key, None, 1) {
+                Ok(permit) => return Ok(permit),
+                Err(limited) => limited,
+            };
+            match limited.ready_at() {
+                Some(ready) if end.is_none_or(|end| ready <= end) => sleep_until(ready).await,
+                _ => return Err(limited),
+            }
+        }
+    }
+}
