@@ -25,6 +25,6 @@ pub use codec::Format;
 pub use error::Error;
 pub use expiring_set::{ExpiringSet, ExpiringSetBuilder};
 #[cfg(feature = "axum")]
-pub(crate) use rate_limiter::Remaining as Left;
+pub(crate) use rate_limiter::Remaining;
 pub use rate_limiter::{Breaker, LimiterStats, OnError, Permit, RateLimiter, RateLimiterBuilder};
 pub use timeout_dict::{Claim, TimeoutDict, TimeoutDictBuilder};

@@ -230,8 +230,8 @@ fn without_comments(code: &str) -> String {
             rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
             rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if rest.starts_with("r#\"") {
-            rest[3..].find("\"#").map_or(rest.len(), |end| end + 5)
+        } else if let Some(text) = rest.strip_prefix("r#\"") {
+            text.find("\"#").map_or(rest.len(), |end| end + 5)
         } else if first == '"' {
             let mut escaped = false;
             let end = rest[1..].find(|c| {

@@ -110,8 +110,8 @@ impl<K> RedisBackend<K> {
         left.map_or_else(|_| PerLimit::Many([].into()), |left| self.in_ticks(&left))
     }
 
-    fn in_ticks(&self, left: &[redis::Left]) -> PerLimit<Remaining> {
-        let tick = |left: &redis::Left| Remaining {
+    fn in_ticks(&self, left: &[redis::Remaining]) -> PerLimit<Remaining> {
+        let tick = |left: &redis::Remaining| Remaining {
             units: left.remaining,
             more_at: left.more_at.map(|at| self.clock.tick_of(at)),
         };
