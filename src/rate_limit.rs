@@ -21,6 +21,8 @@ mod peek;
 mod per_limit;
 mod permit;
 mod refund;
+#[cfg(feature = "axum")]
+mod remaining;
 mod standing;
 mod stats;
 mod until_ready;

@@ -105,6 +105,7 @@ where
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         let limits = self.limits.as_ref().and_then(|limits| limits(parts, &key));
+        // Last, as the functions of the layer's user are asked with the whole key.
         let check = Check { key: self.limiter.bounded(key), cost, limits };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
@@ -196,6 +197,7 @@ where
             Some(on_limited) => on_limited(limited, parts),
             None => problem(&retry_after),
         };
+        // An answer of `on_limited` keeps its own, if it has one.
         retry_after.write(response.headers_mut());
         self.write_headers(limits, remaining, Some(&retry_after), response.headers_mut());
         response

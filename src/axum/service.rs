@@ -76,6 +76,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let settings = self.settings.clone();
+        // In `call`, as `poll_ready` knows no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
                 let inner = self.inner.call(Request::from_parts(parts, body));

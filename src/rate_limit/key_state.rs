@@ -45,6 +45,7 @@ impl<A: Algorithm> KeyState<A> {
         cost: u32,
     ) -> Result<Admitted, Denied> {
         match (&mut self.each, rules) {
+            // What most limiters have, and worth a way without loops and collections.
             (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
                 Some(ready) => Err(Denied { limit: 0, ready }),
                 None => {
@@ -64,6 +65,7 @@ impl<A: Algorithm> KeyState<A> {
         cost: u32,
     ) -> Result<Admitted, Denied> {
         self.make_place(rules.len());
+        // All are asked before one is charged: what is denied is charged nowhere.
         self.room(rules, now, cost)?;
         let mut least = u32::MAX;
         let charges = self.each.iter_mut().zip(rules).map(|(state, rule)| {

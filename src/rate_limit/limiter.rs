@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     Limit, Limited, Permit, Window,
-    algorithm::{Algorithm, Remaining, Rule},
+    algorithm::{Algorithm, Rule},
     check::Check,
     denial_log::DenialLog,
     key_state::{Admitted, Denied, KeyState},
@@ -25,7 +25,7 @@ use super::{
     waiting::Waiting,
 };
 use crate::engine::{
-    clock::{Deadline, LazyNow, Now},
+    clock::{Deadline, Now},
     coop,
     state::SharedState,
     store::{Cause, Entry, Location, Vacant},
@@ -63,6 +63,7 @@ where
         limits: Vec<Limit>,
         hasher: S,
     ) -> Arc<Self> {
+        // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
             rules: limits.iter().map(|limit| Rule::new(limit, window)).collect(),
@@ -91,6 +92,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        // Hashed once: the place also says whose counts these are.
         let place = self.shared.store.place(key);
         // The counts of checks say when to proceed by Tokio's budget: a count of its own would be one more write.
         let checks = self.counts[place.shard()].checks() + self.overflow.counts.checks();
@@ -121,29 +123,12 @@ where
         self.decide_by(key, limits, cost, &mut |_, _| {})
     }
 
-    /// As [`decide`](Limiter::decide), and tells what it left of each limit.
-    #[cfg(feature = "axum")]
-    pub(super) fn decide_with_remaining(
-        &self,
-        key: &K,
-        limits: Option<&[Limit]>,
-        cost: u32,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        let mut remaining = None;
-        // Under the same lock as the charge, so that no other call comes in between.
-        let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
-            remaining = Some(state.remaining(check.rules, &check.now));
-        };
-        let decided = self.decide_by(key, limits, cost, &mut inspect);
-        // Where the cost alone decided, nothing was inspected.
-        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
-    }
-
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        // Permits of the state go with it: one that is refunded later finds another id.
         self.shared.store.remove(key, &self.shared.clock, Cause::Removed).is_some()
     }
 
@@ -161,7 +146,7 @@ where
     }
 
     #[inline(never)]
-    fn decide_by<Q>(
+    pub(super) fn decide_by<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
@@ -206,11 +191,13 @@ where
             Ok((state, admitted)) => Ok(Permit {
                 limiter: self.registration.id(),
                 hash: check.place.hash(),
+                // None for 0, which is what keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
                 remaining: admitted.remaining as u32,
             }),
             Err(denied) => {
+                // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
                     let limit = &limits[denied.limit];
                     self.denial_log.write(self.shared.name(), self.stats().denied, limit);
@@ -228,6 +215,7 @@ where
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
+        // The deadline after the charge, which moves when all is idle.
         let charged = entry.value.charge(check.rules, &check.now, check.cost);
         if let Some(idle) = entry.value.idle_from(check.rules).map(Deadline::from)
             && idle.is_later_than(entry.deadline)
@@ -269,8 +257,10 @@ where
                 Err(vacant) => vacant,
             };
         }
+        // Charged before it is put: no other call finds an entry of which nothing is in use, and no sweep takes it.
         let fresh = || {
             let mut state = self.overflow.first_state(check);
+            // Atomic, as other shards make states at the same time.
             state.id = self.next_state.fetch_add(1, Relaxed);
             let mut entry = Entry::new(state, check.now.at_least().into());
             let charged = self.charge(&mut entry, check, inspect);
@@ -315,11 +305,6 @@ where
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn limits(&self) -> &[Limit] {
         &self.limits
-    }
-
-    #[cfg(feature = "axum")]
-    pub(super) fn lazy_now(&self) -> LazyNow<'_> {
-        self.shared.clock.lazy_now()
     }
 }
 

@@ -97,6 +97,7 @@ where
             let window = store.sweep_window(&mut pass, all, now, usize::MAX, true, &mut idle);
             looked_at += window.map_or(0, |window| window.looked_at);
             if !idle.is_empty() {
+                // Outside of the lock, as keys are dropped by their user's code.
                 drop_all(idle);
                 return true;
             }

@@ -5,8 +5,6 @@ use std::{
     hash::{BuildHasher, Hash},
 };
 
-#[cfg(feature = "axum")]
-use super::per_limit::PerLimit;
 use super::{
     Limit, Limited, Standing, State,
     algorithm::{Algorithm, Remaining},
@@ -21,14 +19,6 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// What is left of each limit.
-    #[cfg(feature = "axum")]
-    pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        let rules = self.rules_of(limits.unwrap_or(&self.limits));
-        let now = self.shared.clock.lazy_now();
-        self.inspect(key, |state| state.remaining(&rules, &now))
-    }
-
     pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
     where
         K: Borrow<Q>,
@@ -64,7 +54,7 @@ where
     }
 
     /// Calls `inspect` with what `key` has in use, under its shard's lock.
-    fn inspect<Q, R>(&self, key: &Q, inspect: impl FnOnce(&KeyState<A>) -> R) -> R
+    pub(super) fn inspect<Q, R>(&self, key: &Q, inspect: impl FnOnce(&KeyState<A>) -> R) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -72,6 +62,7 @@ where
         let store = &self.shared.store;
         store.inspect(store.place(key), key, |entry| match entry {
             Some(entry) => inspect(&entry.value),
+            // As a check would begin: with what keys beyond the bound have in use.
             None => inspect(&self.overflow.lock()),
         })
     }

@@ -52,6 +52,7 @@ impl CheckCounts {
     /// Under a lock.
     #[inline]
     pub(super) fn count(&self, denied: bool) {
+        // In the order that `LimiterStats::add` relies on.
         bump(&self.checks, 1);
         bump(&self.denials, u64::from(denied));
     }

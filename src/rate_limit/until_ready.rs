@@ -30,11 +30,13 @@ where
         coop::proceed().await;
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
         let waiter = self.waiting.join(key.to_owned());
+        // Declared after the waiter and so dropped before it, as the place in the queue goes with the last who waits.
         let turn = waiter.queue.lock();
         let _turn = match end {
             None => turn.await,
             Some(end) => match timeout_at(end, turn).await {
                 Ok(turn) => turn,
+                // Never at the head, so nothing was asked yet.
                 Err(_) => return Err(self.limited(key)),
             },
         };
