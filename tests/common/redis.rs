@@ -236,6 +236,12 @@ impl Proxy {
     }
 }
 
+/// A client that waits as long as a machine that does much else may take.
+pub(crate) async fn connect(urls: impl fleeting::redis::Urls) -> fleeting::redis::Client {
+    let builder = fleeting::redis::Client::builder(urls).timeout(Duration::from_secs(60));
+    builder.connect().await.expect("the server answers")
+}
+
 /// The program of the servers: `FLEETING_REDIS_SERVER`, else `redis-server`.
 pub(crate) fn program() -> String {
     std::env::var("FLEETING_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())

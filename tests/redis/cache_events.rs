@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Server},
+    servers::{Cluster, Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -25,7 +25,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn cache(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
-    let client = Client::connect(url).await.unwrap();
+    let client = connect(url).await;
     build(&client)
 }
 
@@ -69,7 +69,7 @@ async fn fill(cache: &Cache<String, u64>, keys: std::ops::Range<u64>, ttl: Durat
 async fn a_thousand_due_beside_a_hundred_thousand_are_told_within_a_second() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         // As built by default.
         let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
         fill(&cache, 1_000..101_000, HOUR).await;
@@ -182,7 +182,7 @@ fn what_a_dead_subscriber_held_comes_to_another_after_its_lease() {
 #[tokio::test]
 async fn who_leaves_gives_back_what_it_has_not_looked_at() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let builder = Cache::<String, u64>::builder(&client, "c").events(HOUR).lease(HOUR);
     let cache = builder.poll_every(ms(20)).build().unwrap();
     let mut leaving = cache.events_lossless("g").await.unwrap();
@@ -275,7 +275,7 @@ async fn the_callback_is_called_for_each_also_after_a_panic() {
 #[tokio::test]
 async fn a_cache_without_events_says_so() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
     assert!(matches!(cache.events().await, Err(Error::NoEvents)));
     assert!(matches!(cache.events_lossless("g").await, Err(Error::NoEvents)));
@@ -288,7 +288,7 @@ async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
     let cache = cache(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
     let mut all = cache.events().await.unwrap();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let texts: Cache<String, String> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
     texts.set("ada".into(), "no number".into()).await.unwrap();
     texts.expire_now("ada").await.unwrap();
@@ -351,7 +351,7 @@ async fn a_deadline_is_no_sooner_than_the_ttl_and_less_than_a_millisecond_later(
 async fn without_subscribers_all_leaves_by_itself() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let builder = Cache::<String, u64>::builder(&client, "c").events(ms(300));
         let cache = builder.build().unwrap();
         fill(&cache, 0..100, ms(50)).await;
@@ -426,7 +426,7 @@ async fn streams_of_both_kinds_come_from_a_cluster() {
 #[tokio::test]
 async fn bytes_come_as_they_are() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let builder = Cache::<u64, Vec<u8>>::builder(&client, "c").format(Format::Raw).events(HOUR);
     let cache = builder.build().unwrap();
     let mut events = cache.events_lossless("g").await.unwrap();

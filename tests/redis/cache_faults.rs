@@ -27,12 +27,17 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// For what must come, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// More than the usual second, but not longer than a test has for a server that is away.
+async fn patient(url: impl fleeting::redis::Urls) -> Client {
+    Client::builder(url).timeout(Duration::from_secs(10)).connect().await.unwrap()
+}
+
 async fn plain(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
-    Cache::new(&Client::connect(url).await.unwrap(), "c").unwrap()
+    Cache::new(&patient(url).await, "c").unwrap()
 }
 
 async fn with_events(url: impl fleeting::redis::Urls) -> Cache<String, u64> {
-    let client = Client::connect(url).await.unwrap();
+    let client = patient(url).await;
     let builder = Cache::builder(&client, "c").events(HOUR).lease(Duration::from_secs(2));
     builder.poll_every(ms(20)).build().unwrap()
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::{
     clock::until_enough,
-    servers::{Cluster, Proxy, Server},
+    servers::{Cluster, Proxy, Server, connect},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -22,7 +22,7 @@ const KEY: &str = "fleeting:{here:set}";
 type Set = ExpiringSet<String>;
 
 async fn client(url: String) -> Client {
-    Client::builder(url).timeout(Duration::from_secs(5)).connect().await.unwrap()
+    connect(url).await
 }
 
 async fn set(server: &Server, ttl: Duration) -> Set {
@@ -248,7 +248,7 @@ async fn pop_while_connections_are_cut() -> bool {
 #[tokio::test]
 async fn a_cluster_holds_it() {
     let cluster = Cluster::start();
-    let client = Client::connect(cluster.urls()).await.unwrap();
+    let client = connect(cluster.urls()).await;
     for name in ["a", "b", "c", "d"] {
         let set: Set = ExpiringSet::new(&client, name, LONG).unwrap();
         set.extend(["x".into(), "y".into()]).await.unwrap();

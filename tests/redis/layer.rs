@@ -5,16 +5,16 @@ use std::{net::SocketAddr, time::Duration};
 use axum::{Router, extract::Path, http::StatusCode, routing::get};
 use fleeting::{
     ClientIp, Limit, RateLimitLayer,
-    redis::{Client, Error, OnError, RateLimiter},
+    redis::{Error, OnError, RateLimiter},
 };
 
 use crate::{
     http::{Client as Http, Response},
-    servers::Server,
+    servers::{Server, connect},
 };
 
 async fn limiter<K>(server: &Server, quota: u32, on_error: OnError) -> RateLimiter<K> {
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     RateLimiter::builder(&client, "layer")
         .limit(Limit::per_hour(quota).named("hourly"))
         .on_error(on_error)
@@ -156,7 +156,7 @@ async fn a_failing_server_is_answered_by_the_policy() {
     let server = Server::start();
     let mut urls = Vec::new();
     for on_error in [OnError::Deny, OnError::Allow, OnError::Local] {
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let limiter =
             RateLimiter::builder(&client, "layer").limit(Limit::per_hour(1).named("hourly"));
         let limiter = limiter.on_error(on_error).build().unwrap();

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms},
-    servers::Server,
+    servers::{Server, connect},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -88,7 +88,7 @@ struct Login {
 }
 
 async fn both(server: &Server) -> (Original, Client) {
-    (Original(server.plain().await), Client::connect(server.url()).await.unwrap())
+    (Original(server.plain().await), connect(server.url()).await)
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn article<T: redis::FromRedisValue>(
 #[tokio::test]
 async fn an_expiring_set_is_shared_with_the_originals() {
     let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     let set: ExpiringSet<String> = ExpiringSet::compat(&client, "here", LONG);
     let push = async |member: &str, score: f64| {
         let command = ["ZADD", "here", &score.to_string(), &format!("\"{member}\"")];
@@ -294,7 +294,7 @@ async fn an_expiring_set_is_shared_with_the_originals() {
 async fn scores_of_the_originals_are_kept_to_the_bit() {
     in_time(async || {
         let server = Server::start();
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let set: ExpiringSet<u32> = ExpiringSet::compat(&client, "here", LONG);
         let third = now().floor() + 1.0 / 3.0;
         for (member, score) in [("1", third), ("2", third), ("3", third + 1.0)] {

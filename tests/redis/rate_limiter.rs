@@ -15,13 +15,13 @@ use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms, until_enough},
-    servers::{Cluster, Server},
+    servers::{Cluster, Server, connect},
 };
 
 const WINDOWS: [Window; 3] = [Window::Log, Window::Buckets(10), Window::Gcra];
 
 pub(super) async fn client(server: &Server) -> Client {
-    Client::connect(server.url()).await.unwrap()
+    connect(server.url()).await
 }
 
 /// Errors are seen as such, and a busy machine is no failing server.
@@ -468,7 +468,7 @@ async fn keys_are_whatever_serde_writes() {
 #[tokio::test]
 async fn in_a_cluster_keys_are_on_all_nodes() {
     let mut cluster = Cluster::start();
-    let client = Client::connect(cluster.urls()).await.unwrap();
+    let client = connect(cluster.urls()).await;
     let limiter = Arc::new(strict(&client, "spread").limit(Limit::per_hour(2)).build().unwrap());
     let mut callers = tokio::task::JoinSet::new();
     for key in 0..60 {

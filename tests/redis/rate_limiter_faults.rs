@@ -12,7 +12,7 @@ use fleeting::{
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use crate::{
-    clock::in_time,
+    clock::{in_time, ms},
     servers::{Proxy, Server},
 };
 
@@ -293,7 +293,7 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
                     .timeout(Duration::from_secs(2))
             };
             let limiter = make(&through).build().unwrap();
-            let until = Instant::now() + Duration::from_millis(800);
+            let until = Instant::now() + ms(800);
             let mut callers = tokio::task::JoinSet::new();
             // So few that a cut does not open the breaker.
             for _ in 0..2 {
@@ -314,7 +314,7 @@ async fn a_connection_that_is_cut_charges_no_call_twice() {
                 });
             }
             while Instant::now() < until {
-                sleep(Duration::from_millis(20)).await;
+                sleep(ms(20)).await;
                 proxy.cut();
             }
             let told = callers.join_all().await.into_iter();

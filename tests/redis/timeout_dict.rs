@@ -12,7 +12,7 @@ use std::{
 
 use fleeting::{
     Ttl,
-    redis::{Client, Error, Format, TimeoutDict},
+    redis::{Error, Format, TimeoutDict},
 };
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Server},
+    servers::{Cluster, Server, connect},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(60);
 type Dict = TimeoutDict<String, u32>;
 
 async fn dict(server: &Server) -> Dict {
-    let client = Client::connect(server.url()).await.unwrap();
+    let client = connect(server.url()).await;
     Dict::new(&client, "logins").unwrap()
 }
 
@@ -90,7 +90,7 @@ async fn values_have_formats_and_keys_any_type() {
     in_time(async || {
         let server = Server::start();
         let mut plain = server.plain().await;
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let raw: TimeoutDict<(u32, String), Vec<u8>> =
             TimeoutDict::builder(&client, "raw").format(Format::Raw).build().unwrap();
         let key = (7, "a".to_owned());
@@ -208,7 +208,7 @@ async fn next_sleeps_and_does_not_ask_all_the_time() {
         waits.abort();
 
         // A deadline sooner than the period is met.
-        let client = Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let rare: Dict = TimeoutDict::builder(&client, "rare")
             .ask_every(Duration::from_secs(30))
             .build()
@@ -227,7 +227,7 @@ async fn next_sleeps_and_does_not_ask_all_the_time() {
 fn a_period_of_zero_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = Server::start();
-    let client = runtime.block_on(Client::connect(server.url())).unwrap();
+    let client = runtime.block_on(connect(server.url()));
     let _ = Dict::builder(&client, "a").ask_every(Duration::ZERO);
 }
 
@@ -245,7 +245,7 @@ async fn a_claim_that_is_dropped_outside_of_the_runtime_goes_back_too() {
 #[tokio::test]
 async fn a_cluster_holds_it() {
     let cluster = Cluster::start();
-    let client = Client::connect(cluster.urls()).await.unwrap();
+    let client = connect(cluster.urls()).await;
     let dict = Dict::new(&client, "logins").unwrap();
     for key in 0..200_u32 {
         dict.set(key.to_string(), key, Duration::ZERO).await.unwrap();
@@ -288,7 +288,7 @@ async fn taker() {
     let (path, mut noted) = (Path::new(&path), 0);
     let lease: u64 = std::env::var("FLEETING_TAKER_LEASE").unwrap().parse().unwrap();
     let lease = Duration::from_millis(lease);
-    let dict = Dict::new(&Client::connect(url).await.unwrap(), "logins").unwrap();
+    let dict = Dict::new(&connect(url).await, "logins").unwrap();
     let mut file = fs::File::create(path).unwrap();
     // All begin at once, so that each has its share.
     while fs::read_dir(path.parent().unwrap()).unwrap().count() < 4 {

@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(60);
 type Dict = TimeoutDict<String, u32>;
 
 async fn client(url: String) -> Client {
-    Client::builder(url).timeout(Duration::from_secs(5)).connect().await.unwrap()
+    Client::builder(url).timeout(Duration::from_secs(10)).connect().await.unwrap()
 }
 
 async fn dict(server: &Server) -> Dict {

@@ -1,6 +1,14 @@
 //! The verbs that the embedded cache and the one on Redis share: the same cases, run on both.
 
-use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use fleeting::{Lagged, Ttl, When};
 use futures::{Stream, StreamExt};
@@ -8,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     clock::{in_time, ms},
-    servers::Server,
+    servers::{Server, connect},
 };
 
 /// An answer, as it is or out of a `Result`.
@@ -340,7 +348,8 @@ macro_rules! suite {
                 assert_eq!(set_of(entries!(cache)).await, BTreeSet::new());
                 let keys: BTreeSet<_> = (0..3_000).map(|n| (format!("key {n}"), n)).collect();
                 let sets = keys.iter().map(|(key, n)| cache.set_ex(key.clone(), *n, HOUR));
-                futures::future::join_all(sets).await;
+                let replaced = futures::future::join_all(sets).await;
+                assert!(replaced.into_iter().all(|set| set.told().is_none()));
                 cache.set_ex("dead".into(), 1, ms(20)).await.told();
                 sleep(ms(30)).await;
                 assert_eq!(set_of(entries!(cache)).await, keys);
@@ -581,7 +590,13 @@ async fn client() -> fleeting::redis::Client {
     let server = Server::shared();
     let url = server.url();
     HELD.set(Some(server));
-    fleeting::redis::Client::connect(url).await.unwrap()
+    connect(url).await
+}
+
+/// A name that no attempt of a case shares with another.
+fn fresh(case: &str) -> String {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    format!("{case} {}", NAMES.fetch_add(1, Relaxed))
 }
 
 mod on_redis {
@@ -590,11 +605,11 @@ mod on_redis {
     use super::{in_time as run, *};
 
     async fn make(case: &str) -> Cache<String, u64> {
-        Cache::new(&client().await, &format!("plain {case}")).unwrap()
+        Cache::new(&client().await, &fresh(case)).unwrap()
     }
 
     async fn make_with(case: &str, ttl: Duration) -> Cache<String, u64> {
-        let name = format!("plain {case}");
+        let name = fresh(case);
         Cache::builder(&client().await, &name).time_to_live(ttl).build().unwrap()
     }
 
@@ -608,7 +623,10 @@ mod on_redis_with_events {
     use super::{in_time as run, *};
 
     async fn build(case: &str) -> CacheBuilder<String, u64> {
-        Cache::builder(&client().await, case).events(HOUR).event_capacity(16).poll_every(ms(20))
+        Cache::builder(&client().await, &fresh(case))
+            .events(HOUR)
+            .event_capacity(16)
+            .poll_every(ms(20))
     }
 
     async fn make(case: &str) -> Cache<String, u64> {

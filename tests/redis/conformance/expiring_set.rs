@@ -319,7 +319,7 @@ suite! {
         use fleeting::redis;
 
         pub(super) use crate::clock::in_time as run;
-        use crate::servers::Server;
+        use crate::servers::{Server, connect};
 
         pub(super) type Set = redis::ExpiringSet<String>;
         pub(super) type Guard = Arc<Server>;
@@ -329,7 +329,7 @@ suite! {
         pub(super) async fn make(ttl: Duration) -> (Set, Guard) {
             static NAMES: AtomicU32 = AtomicU32::new(0);
             let server = Server::shared();
-            let client = redis::Client::connect(server.url()).await.unwrap();
+            let client = connect(server.url()).await;
             let name = format!("set-{}", NAMES.fetch_add(1, Relaxed));
             (Set::new(&client, name, ttl).unwrap(), server)
         }

@@ -428,7 +428,7 @@ mod make {
 
     use fleeting::{Limit, RateLimiter, Window, redis};
 
-    use crate::servers::Server;
+    use crate::servers::{Server, connect};
 
     pub(crate) async fn embedded(window: Window, limits: &[Limit]) -> RateLimiter<String> {
         let builder = RateLimiter::builder().window(window);
@@ -441,7 +441,7 @@ mod make {
         static NAMES: AtomicU64 = AtomicU64::new(0);
 
         let server = SERVER.get_or_init(Server::start);
-        let client = redis::Client::connect(server.url()).await.unwrap();
+        let client = connect(server.url()).await;
         let name = format!("case-{}", NAMES.fetch_add(1, Relaxed));
         let builder = redis::RateLimiter::builder(&client, name)
             .window(window)

@@ -534,7 +534,7 @@ suite! {
         use fleeting::redis;
 
         pub(super) use crate::clock::in_time as run;
-        use crate::servers::Server;
+        use crate::servers::{Server, connect};
 
         pub(super) type Dict = redis::TimeoutDict<String, u32>;
         pub(super) type Claim = redis::Claim<String, u32>;
@@ -544,7 +544,7 @@ suite! {
         pub(super) async fn make() -> (Dict, Guard) {
             static NAMES: AtomicU32 = AtomicU32::new(0);
             let server = Server::shared();
-            let client = redis::Client::connect(server.url()).await.unwrap();
+            let client = connect(server.url()).await;
             let name = format!("dict-{}", NAMES.fetch_add(1, Relaxed));
             (Dict::new(&client, name).unwrap(), server)
         }
