@@ -4,7 +4,7 @@
 //!    last pass stopped. The shards come in random order.
 //! 2. The first pass of a sweep is always whole, so that every resident entry is looked at within
 //!    `ceil(1 / sample)` sweeps. Only repeats are cut by the budget.
-//! 3. A locked shard is come back to; after [`TRIES`] times the sweeper waits for it, as a writer would.
+//! 3. A locked shard is come back to; after some times the sweeper waits for it, as a writer would.
 //! 4. The task holds a `Weak`, upgrades it for each step, and keeps nothing across an await.
 
 mod config;

@@ -17,7 +17,7 @@ pub(crate) struct Tick(pub(super) NonZeroU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline(pub(super) Option<NonZeroU64>);
 
-/// What tells whether a deadline has been reached: a [`Tick`], or a [`Clock`] read only where needed.
+/// What tells whether a deadline has been reached: a [`Tick`], or a [`Clock`](super::Clock) read only where needed.
 pub(crate) trait Now {
     fn is_dead(&self, deadline: Deadline) -> bool;
     fn tick(&self) -> Tick;
