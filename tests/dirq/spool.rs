@@ -35,7 +35,7 @@ use crate::{
 const SECOND: Duration = Duration::from_secs(1);
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many events a spool has in hand at most.
 const BATCH: u64 = 256;
@@ -266,6 +266,7 @@ fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
     let queue = runtime.block_on(QueueSimple::open(folder.path())).unwrap();
     let spool = Spool::new(queue);
     let (mut drops, mut crashes) = (0, 0);
+    let (mut written, mut progress) = (0, Instant::now());
     let stats = loop {
         let until = Duration::from_micros(random.random_range(0..150_000));
         if random.random_range(0..10) == 0 {
@@ -277,7 +278,10 @@ fn a_million_expirations_through_a_spool_that_is_killed_over_and_over() {
             Ok(stats) => break stats,
             Err(_) => drops += 1,
         }
-        assert!(start.elapsed() < 4 * PATIENCE, "it takes too long: {:?}", spool.stats());
+        if spool.stats().written > written {
+            (written, progress) = (spool.stats().written, Instant::now());
+        }
+        assert!(progress.elapsed() < PATIENCE, "it writes no more: {:?}", spool.stats());
     };
     done.store(true, Relaxed);
     let seen = consumer.join().expect("the consumer has found an error");

@@ -2,6 +2,7 @@
 
 #[path = "../common/clock.rs"]
 mod clock;
+#[cfg(feature = "axum")]
 #[path = "../common/http.rs"]
 mod http;
 #[path = "../common/redis.rs"]
@@ -12,6 +13,7 @@ mod cache_faults;
 mod client;
 mod conformance;
 mod expiring_set;
+#[cfg(feature = "axum")]
 mod layer;
 mod layouts;
 mod rate_limiter;
