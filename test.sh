@@ -18,6 +18,8 @@ cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup c
 export RUSTDOCFLAGS="-D warnings"
 # All is built once.
 export CARGO_INCREMENTAL=0
+# Most tests that take long wait, for a server or a clock: they do so together.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq"
 valkey=$(scripts/servers.sh)
@@ -54,7 +56,7 @@ step "memory errors"
 scripts/sanitize.sh
 
 step "fuzzing"
-scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
+scripts/fuzz.sh "${FUZZ_SECONDS:-30}"
 
 step "docs"
 cargo doc --locked -p fleeting --all-features --no-deps
