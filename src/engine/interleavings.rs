@@ -1,5 +1,5 @@
 //! The orders in which threads may meet, tried by shuttle:
-//! `RUSTFLAGS="--cfg shuttle" cargo test --manifest-path lean/Cargo.toml --lib interleavings`.
+//! `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib interleavings`.
 //! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
 
 use std::{
