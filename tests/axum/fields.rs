@@ -95,6 +95,10 @@ async fn see_a_second_end() -> bool {
         let before = Instant::now();
         let answer = ask(&app, get_with(&[])).await;
         let after = Instant::now();
+        if after > start + per / 2 {
+            // The machine was so late that nothing may be in use any more.
+            return false;
+        }
         let seconds = left(answer.headers())[0].1[1].expect("something is in use");
         let until = |charged: Instant, now: Instant| {
             (charged + per - now).as_nanos().div_ceil(1_000_000_000)
@@ -104,7 +108,8 @@ async fn see_a_second_end() -> bool {
         seen.push(seconds);
     }
     seen.dedup();
-    assert!([&[2, 1][..], &[2], &[1]].contains(&&seen[..]), "{seen:?}");
+    // Not both, or none, where the machine was late.
+    assert!([&[2, 1][..], &[2], &[1], &[]].contains(&&seen[..]), "{seen:?}");
     seen.len() == 2
 }
 
