@@ -18,8 +18,6 @@ cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup c
 export RUSTDOCFLAGS="-D warnings"
 # All is built once.
 export CARGO_INCREMENTAL=0
-# Most tests that take long wait, for a server or a clock: they do so together.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq"
 valkey=$(scripts/servers.sh)
@@ -46,7 +44,7 @@ cargo test --locked --workspace --all-features
 step "the tests with a server, on Valkey"
 # This Valkey is built without TLS.
 FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test redis \
-    -- --skip a_connection_may_be_encrypted
+    -- --skip a_connection_may_be_encrypted --test-threads $((2 * $(nproc)))
 
 step "interleavings"
 RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
