@@ -43,7 +43,7 @@ async fn all_that_comes_leaves_once() {
             let (popped, pushes) = (popped.clone(), pushes.clone());
             tokio::spawn(async move {
                 let mut random = SmallRng::seed_from_u64(task);
-                let mut pushed = 0;
+                let (mut pushed, mut late) = (0, 0);
                 while !stop.load(Relaxed) {
                     match random.random_range(0..10) {
                         0 => {
@@ -64,6 +64,8 @@ async fn all_that_comes_leaves_once() {
                                 Instant::now() - Duration::from_millis(random.random_range(0..25));
                             set.push_at((task, pushed), early).await;
                             pushed += 1;
+                            // On a busy machine it may have been dead when it came, and so refused.
+                            late += u64::from(early.elapsed() >= Duration::from_millis(30));
                         }
                         _ => {
                             set.push((task, pushed)).await;
@@ -74,7 +76,7 @@ async fn all_that_comes_leaves_once() {
                         }
                     }
                 }
-                pushed
+                (pushed, late)
             })
         })
         .collect();
@@ -84,9 +86,11 @@ async fn all_that_comes_leaves_once() {
         sleep(Duration::from_millis(10)).await;
     }
     stop.store(true, Relaxed);
-    let mut pushed = 0;
+    let (mut pushed, mut late) = (0, 0);
     for task in tasks {
-        pushed += task.await.unwrap();
+        let (its_pushed, its_late) = task.await.unwrap();
+        pushed += its_pushed;
+        late += its_late;
     }
     while !set.is_empty().await {
         sleep(Duration::from_millis(10)).await;
@@ -96,7 +100,8 @@ async fn all_that_comes_leaves_once() {
     let unique: HashSet<_> = left.iter().map(|(member, _)| member).collect();
     // A member that left between its two pushes came twice.
     let twice = left.len() - unique.len();
-    assert_eq!(unique.len() as u64, pushed, "something left without an event");
+    let told = unique.len() as u64;
+    assert!((pushed - late..=pushed).contains(&told), "{told} of {pushed} told, {late} came late");
     assert!(twice < left.len() / 20, "{twice} of {} left twice", left.len());
     let removed = left.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
     assert_eq!(removed as u64, popped.load(Relaxed));
