@@ -140,7 +140,11 @@ impl Server {
     /// A connection of the plain client, to look at what is on the server.
     pub(crate) async fn plain(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("it is a URL");
-        client.get_multiplexed_async_connection().await.expect("the server answers")
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(START))
+            .set_response_timeout(Some(START));
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        connection.expect("the server answers")
     }
 
     fn signal(&self, signal: &str) {
