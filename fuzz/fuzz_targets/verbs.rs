@@ -1,6 +1,6 @@
 //! Any settings and any sequence of verbs, against a map so simple that it must be right.
 //!
-//! What it has that `tests/model.rs` has not: settings that must panic, deadlines near the end of time,
+//! What it has that `tests/cache/model.rs` has not: settings that must panic, deadlines near the end of time,
 //! tables of more than one window, and subscribers that fall behind.
 #![no_main]
 
