@@ -23,23 +23,23 @@ pub(super) use fleeting::redis::Client;
 #[derive(Clone, Copy)]
 pub(super) enum Client {}
 
-#[cfg(feature = "redis")]
 /// For how long the server keeps what expires for instances that can't be told at once.
+#[cfg(feature = "redis")]
 const RETENTION: Duration = Duration::from_secs(3_600);
 
-#[cfg(feature = "redis")]
 /// How long a request waits for the shared limits, before its instance decides alone: rather late than wrong.
+#[cfg(feature = "redis")]
 const LIMIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-#[cfg(feature = "redis")]
 /// The instances that handle what expires, each session by one of them.
+#[cfg(feature = "redis")]
 const GROUP: &str = "services";
 
 #[derive(Clone)]
 pub(super) enum Sessions {
     Here(Cache<String, Session, RandomState>),
-    #[cfg(feature = "redis")]
     /// A session is the milliseconds of its TTL, in eight bytes, and its body.
+    #[cfg(feature = "redis")]
     Shared(redis::Cache<String, Vec<u8>>),
 }
 

@@ -3,11 +3,10 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
-    time::Duration,
 };
 
-use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents};
-use futures::{FutureExt, StreamExt};
+use fleeting::{Cause, ExpiringSet, ExpiringSets};
+use futures::StreamExt;
 use tokio::{
     runtime::Handle,
     task::yield_now,
@@ -15,21 +14,7 @@ use tokio::{
 };
 use tokio_test::{assert_pending, task::spawn};
 
-const SECOND: Duration = Duration::from_secs(1);
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
-
-fn minute() -> ExpiringSet<&'static str> {
-    ExpiringSet::builder(60 * SECOND).publish(ALL).build()
-}
-
-/// What has come by now, without waiting.
-fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
-    std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
-}
-
-fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
-    heard(events).iter().map(|event| (event.key, event.cause)).collect()
-}
+use crate::expiring::{ALL, SECOND, heard, minute, told};
 
 #[tokio::test(start_paused = true)]
 async fn each_departure_has_one_event_with_its_cause() {

@@ -9,20 +9,20 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 const NANOSECOND: Duration = Duration::from_nanos(1);
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
+pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-fn minute() -> ExpiringSet<&'static str> {
+pub(super) fn minute() -> ExpiringSet<&'static str> {
     ExpiringSet::builder(60 * SECOND).publish(ALL).build()
 }
 
 /// What has come by now, without waiting.
-fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
+pub(super) fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
     std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
 }
 
-fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
+pub(super) fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {
     heard(events).iter().map(|event| (event.key, event.cause)).collect()
 }
 
