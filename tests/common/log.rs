@@ -2,11 +2,15 @@
 
 use std::{
     io::Write,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
-use tracing_subscriber::fmt::format::FmtSpan;
+use tracing::{Dispatch, Level, subscriber::DefaultGuard};
+use tracing_subscriber::{fmt, fmt::format::FmtSpan};
+
+/// Kept for ever. Beside one subscriber alone, tracing asks whichever thread meets an event first whether anybody wants
+/// it, and believes a thread that has none; where there are two it asks them both.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(fmt().finish()));
 
 /// What this thread logs, as text.
 #[derive(Clone, Default)]
@@ -15,9 +19,10 @@ pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Until the guard is dropped.
     pub(crate) fn start(max_level: Level) -> (Log, DefaultGuard) {
+        LazyLock::force(&SECOND);
         let log = Log::default();
         let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
+        let subscriber = fmt()
             .with_max_level(max_level)
             .with_span_events(FmtSpan::CLOSE)
             .with_ansi(false)

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
@@ -110,6 +111,11 @@ impl Server {
     /// Stops it in its tracks (SIGSTOP): connections stay, and nothing answers.
     pub(crate) fn pause(&self) {
         self.signal("-STOP");
+        // On another processor it may run for a while after the signal was sent.
+        let stat = format!("/proc/{}/stat", self.pid);
+        while !fs::read_to_string(&stat).expect("it lives").contains(") T ") {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn resume(&self) {
