@@ -16,8 +16,9 @@ use std::{
     fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
+    mem::needs_drop,
     sync::Arc,
-    task::Poll,
+    task::{Poll, ready},
     time::Duration,
 };
 
@@ -29,7 +30,7 @@ pub use self::{
     stats::Stats,
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::{CallTime, Deadline},
     coop,
     event::Cause,
     hasher::DefaultHasher,
@@ -146,21 +147,19 @@ where
         Q: Hash + Eq + ?Sized,
     {
         poll_fn(move |cx| {
-            let store = &self.shared.store;
-            let place = store.place(key);
-            // The count of reads says whose turn it is: one counter does for both.
-            if store.count_read(place).is_multiple_of(coop::PROCEED_EVERY)
-                && coop::poll_proceed(cx).is_pending()
-            {
-                store.uncount_read(place);
-                return Poll::Pending;
+            ready!(coop::poll_proceed(cx));
+            let call = self.shared.clock.call();
+            // A clone of what needs no drop is a short copy.
+            if needs_drop::<V>() {
+                call.watch();
             }
-            let value = store.get(place, key, &self.shared.clock);
+            let value = self.shared.store.get(key, &call);
             // The journal is empty after a hit: there the flush, and its look at shared memory, is saved.
             if value.is_none() {
                 // It may have been dead.
                 self.shared.publisher.flush();
             }
+            coop::charge(&call);
             Poll::Ready(value)
         })
     }
@@ -174,11 +173,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        coop::proceed().await;
-        let now = self.shared.clock.now();
-        let value = self.shared.store.get_ex(key, &now, |_| now.after(ttl));
-        self.shared.publisher.flush();
-        value
+        self.get_ex_with(key, |_| ttl).await
     }
 
     /// As [`get_ex`](Cache::get_ex), where each value knows its own TTL. `ttl` runs while the shard of
@@ -203,9 +198,10 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let now = self.shared.clock.now();
-        let value = self.shared.store.get_ex(key, &now, |value| now.after(ttl(value)));
-        self.shared.publisher.flush();
+        let call = self.shared.clock.call();
+        let now = call.begin();
+        let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
+        self.end(&call);
         value
     }
 
@@ -217,12 +213,13 @@ where
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
+        let call = self.shared.clock.call();
         match self.time_to_live {
             Some(ttl) => {
-                let now = self.shared.clock.now();
-                self.put(key, value, &now, |_| now.after(ttl))
+                let now = call.begin();
+                self.put(key, value, &call, |_| now.after(ttl))
             }
-            None => self.put(key, value, &self.shared.clock, |_| Deadline::PERSISTENT),
+            None => self.put(key, value, &call, |_| Deadline::PERSISTENT),
         }
     }
 
@@ -241,8 +238,9 @@ where
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
             coop::proceed().await;
-            let now = self.shared.clock.now();
-            self.put(key, value, &now, |_| now.after(ttl))
+            let call = self.shared.clock.call();
+            let now = call.begin();
+            self.put(key, value, &call, |_| now.after(ttl))
         }
     }
 
@@ -252,11 +250,11 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
-        let now = self.shared.clock.now();
+        let call = self.shared.clock.call();
         let ttl = ttl.or(self.time_to_live);
-        let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
-        let set = self.shared.store.set_nx(key, value, &now, deadline);
-        self.shared.publisher.flush();
+        let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
+        let set = self.shared.store.set_nx(key, value, &call, deadline);
+        self.end(&call);
         set
     }
 
@@ -267,9 +265,9 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let now = self.shared.clock.now();
-        let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| now.after(ttl));
-        self.put(key, value, &now, |kept| kept.unwrap_or(fresh))
+        let call = self.shared.clock.call();
+        let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
+        self.put(key, value, &call, |kept| kept.unwrap_or(fresh))
     }
 
     /// Takes the live value of `key` out (Redis: `DEL`).
@@ -280,9 +278,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let value = self.shared.store.remove(key, &self.shared.clock, Cause::Removed);
-        self.shared.publisher.flush();
-        value
+        self.take(key, Cause::Removed)
     }
 
     /// Whether `key` has a live value (Redis: `EXISTS`). Changes nothing that anybody can see.
@@ -320,7 +316,9 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        self.change(key, &self.shared.clock, |entry| change(&mut entry.value))
+        let call = self.shared.clock.call();
+        call.watch();
+        self.change(key, &call, |entry| change(&mut entry.value))
     }
 
     /// Resident entries: live, or dead and not yet swept. O(shards).
@@ -335,7 +333,7 @@ where
 
     /// Live entries. O(n), a shard at a time.
     pub fn live_len(&self) -> usize {
-        self.shared.store.live_len(self.shared.clock.now())
+        self.shared.store.live_len(&self.shared.clock)
     }
 
     /// Takes everything out, a shard at a time. Live values leave as [`Cause::Removed`], dead ones as
@@ -348,37 +346,56 @@ where
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {
             consume_budget().await;
-            self.shared.store.clear_shard(shard, self.shared.clock.now());
+            self.shared.store.clear_shard(shard, &self.shared.clock);
             self.shared.publisher.flush();
         }
     }
 
     #[inline]
-    fn put<N: Now>(
+    fn put(
         &self,
         key: K,
         value: V,
-        now: &N,
+        call: &CallTime<'_>,
         deadline: impl FnOnce(Option<Deadline>) -> Deadline,
     ) -> Option<V> {
-        let replaced = self.shared.store.set(key, value, now, deadline);
-        self.shared.publisher.flush();
+        let replaced = self.shared.store.set(key, value, call, deadline);
+        self.end(call);
         replaced
+    }
+
+    fn take<Q>(&self, key: &Q, cause: Cause) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let call = self.shared.clock.call();
+        call.watch();
+        let value = self.shared.store.remove(key, &call, cause);
+        self.end(&call);
+        value
     }
 
     fn change<Q, R>(
         &self,
         key: &Q,
-        now: &impl Now,
+        call: &CallTime<'_>,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let changed = self.shared.store.update(key, now, change);
-        self.shared.publisher.flush();
+        let changed = self.shared.store.update(key, call, change);
+        self.end(call);
         changed
+    }
+
+    /// What every call that changes something ends with.
+    #[inline]
+    fn end(&self, call: &CallTime<'_>) {
+        self.shared.publisher.flush();
+        coop::charge(call);
     }
 }
 

@@ -12,4 +12,5 @@ pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod sweeper;
 pub(crate) mod sync;
+pub(crate) mod threads;
 pub(crate) mod ttl;

@@ -51,8 +51,9 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let now = self.shared.clock.now();
-        self.change(key, &now, |entry| entry.deadline = now.after(ttl)).is_some()
+        let call = self.shared.clock.call();
+        let deadline = call.begin().after(ttl);
+        self.change(key, &call, |entry| entry.deadline = deadline).is_some()
     }
 
     /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
@@ -63,9 +64,9 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let now = self.shared.clock.now();
-        let new = now.after(ttl);
-        let changed = self.change(key, &now, |entry| {
+        let call = self.shared.clock.call();
+        let new = call.begin().after(ttl);
+        let changed = self.change(key, &call, |entry| {
             let old = entry.deadline;
             let holds = match when {
                 When::NoTtl => old.is_persistent(),
@@ -92,7 +93,7 @@ where
     {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.shared.clock, |entry| entry.deadline = deadline).is_some()
+        self.change(key, &self.shared.clock.call(), |entry| entry.deadline = deadline).is_some()
     }
 
     /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
@@ -102,7 +103,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.shared.clock, |entry| {
+        let changed = self.change(key, &self.shared.clock.call(), |entry| {
             let has_ttl = !entry.deadline.is_persistent();
             entry.deadline = entry.deadline.extended(more);
             has_ttl
@@ -118,7 +119,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.shared.clock, |entry| {
+        let changed = self.change(key, &self.shared.clock.call(), |entry| {
             let had_ttl = !entry.deadline.is_persistent();
             entry.deadline = Deadline::PERSISTENT;
             had_ttl
@@ -134,8 +135,6 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let value = self.shared.store.remove(key, &self.shared.clock, Cause::Expired);
-        self.shared.publisher.flush();
-        value
+        self.take(key, Cause::Expired)
     }
 }

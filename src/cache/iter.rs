@@ -66,7 +66,7 @@ where
             if self.next_shard == shared.store.shard_count() {
                 return None;
             }
-            self.shard = shared.store.snapshot(self.next_shard, shared.clock.now()).into_iter();
+            self.shard = shared.store.snapshot(self.next_shard, &shared.clock).into_iter();
             self.next_shard += 1;
         }
     }

@@ -1,39 +1,71 @@
 //! Taking part in Tokio's cooperative budget, so that a task whose calls never wait still lets others run.
+//!
+//! Tokio gives a task 128 units each time it is polled. 61 calls cost one, and a call during which the coarse clock
+//! ticks costs all that are left: so a task that does nothing but call keeps its worker for about a tick (4 ms on most
+//! machines) and no longer, be its calls short or long.
 
 use std::{
     cell::Cell,
     future::poll_fn,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use tokio::task::coop;
 
-/// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4. A prime:
-/// threads that count in turns must not miss it for ever.
-pub(crate) const PROCEED_EVERY: u64 = 61;
+use crate::engine::clock::CallTime;
+
+/// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4.
+const PROCEED_EVERY: u32 = 61;
+
+/// How much budget a task has at most. Where there is more, nobody bounds it.
+const BUDGET: u32 = 256;
+
+thread_local! {
+    /// Calls until this thread takes part again.
+    static CALLS_LEFT: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Takes part in Tokio's cooperative budget, once in [`PROCEED_EVERY`] calls of a thread.
 #[inline]
 pub(crate) async fn proceed() {
-    poll_fn(poll_sometimes).await
+    poll_fn(poll_proceed).await
 }
 
-/// Takes part in Tokio's cooperative budget.
-#[cold]
-pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    coop::poll_proceed(cx).map(|budget| budget.made_progress())
-}
-
+/// As [`proceed`].
 #[inline]
-fn poll_sometimes(cx: &mut Context<'_>) -> Poll<()> {
-    thread_local! {
-        static CALLS: Cell<u64> = const { Cell::new(0) };
-    }
-    let calls = CALLS.get();
-    if calls.is_multiple_of(PROCEED_EVERY) {
+pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
+    let calls = CALLS_LEFT.get();
+    if calls == 0 {
         // Pending leaves the count as it is: the next poll asks again.
-        ready!(poll_proceed(cx));
+        ready!(poll_budget(cx));
+        CALLS_LEFT.set(PROCEED_EVERY - 1);
+    } else {
+        CALLS_LEFT.set(calls - 1);
     }
-    CALLS.set(calls.wrapping_add(1));
     Poll::Ready(())
+}
+
+/// A call is done: what took long costs the whole budget, and the next call lets others run.
+#[inline]
+pub(crate) fn charge(call: &CallTime<'_>) {
+    if call.has_ticked() {
+        spend_all();
+    }
+}
+
+#[cold]
+fn spend_all() {
+    // Nobody is woken: only who finds no budget left registers its waker, and that is not we.
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..BUDGET {
+        if !coop::has_budget_remaining() || poll_budget(&mut cx).is_pending() {
+            break;
+        }
+    }
+    CALLS_LEFT.set(0);
+}
+
+#[cold]
+fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
+    coop::poll_proceed(cx).map(|budget| budget.made_progress())
 }

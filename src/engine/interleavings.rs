@@ -13,7 +13,7 @@ use shuttle::{rand::Rng, thread};
 use crate::engine::{
     clock::{Clock, Deadline, Tick},
     event::{Cause, Event, LosslessEvents, Publisher},
-    store::Store,
+    store::{Patience, Store},
 };
 
 const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
@@ -57,7 +57,7 @@ impl Parts {
     }
 
     fn get(&self, now: u64) -> Option<u32> {
-        let value = self.store.get(self.store.place(&1), &1, &self.at(now));
+        let value = self.store.get(&1, &self.at(now));
         self.publisher.flush();
         value
     }
@@ -82,14 +82,15 @@ impl Parts {
             let mut tries = 0;
             while !visit.is_done() {
                 let (room, mut dead) = (self.publisher.room(), Vec::new());
-                let look = self.store.sweep_window(
-                    &mut visit,
-                    |buckets| buckets,
-                    self.at(now),
-                    room,
-                    tries >= 3,
-                    &mut dead,
-                );
+                let patience = match tries {
+                    0 => Patience::None,
+                    // One try with the gate closed: time is none of the things that shuttle tries.
+                    1 | 2 => Patience::Spin(Duration::ZERO),
+                    _ => Patience::Wait,
+                };
+                let (all, now) = (|buckets| buckets, self.at(now));
+                let look =
+                    self.store.sweep_windows(&mut visit, all, &now, room, patience, &mut dead);
                 tries += 1;
                 expired += look.map_or(0, |look| look.expired);
                 self.publisher.flush();
@@ -100,7 +101,7 @@ impl Parts {
 
     /// What is resident: its value, whether dead or not.
     fn resident(&self) -> Option<u32> {
-        self.store.get(self.store.place(&1), &1, &self.start)
+        self.store.get(&1, &self.start)
     }
 }
 
@@ -323,7 +324,14 @@ fn interleavings_of_a_full_subscriber() {
                     let (room, mut dead) = (parts.publisher.room(), vec![]);
                     let all = |buckets| buckets;
                     let store = &parts.store;
-                    store.sweep_window(&mut visit, all, parts.at(10), room, true, &mut dead);
+                    store.sweep_windows(
+                        &mut visit,
+                        all,
+                        &parts.at(10),
+                        room,
+                        Patience::Wait,
+                        &mut dead,
+                    );
                     parts.publisher.flush();
                     visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(0);
                 }

@@ -15,7 +15,7 @@ use crate::engine::{
     clock::Clock,
     event::Publisher,
     panics,
-    store::Store,
+    store::{Patience, Store},
     sweeper::{Sweep, SweepReport},
 };
 
@@ -54,9 +54,9 @@ where
         let mut dead = Vec::new();
         let mut visit = Store::<K, V, S>::visit(shard);
         while !visit.is_done() {
-            let now = self.clock.now();
             let all = |buckets| buckets;
-            self.store.sweep_window(&mut visit, all, now, usize::MAX, true, &mut dead);
+            let (clock, wait) = (&self.clock, Patience::Wait);
+            self.store.sweep_windows(&mut visit, all, clock, usize::MAX, wait, &mut dead);
             self.publisher.flush();
             panics::drop_all(dead.drain(..));
         }

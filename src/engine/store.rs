@@ -1,6 +1,7 @@
 //! The sharded map of entries: every change of the cache, each under the lock of one shard.
 //!
-//! 1. Every method takes `now`; the store reads no clock and sends nothing.
+//! 1. Every method takes `now`, and asks it under the lock: what others saw dead is dead, and the stamps of a key
+//!    never go back. The store itself reads no clock and sends nothing.
 //! 2. Under a lock, departed values are only moved. They are dropped after it, by whoever called.
 //! 3. A departure is recorded in the [`Journal`] under the lock of its shard, which fixes its order.
 //! 4. `Hash`, `Eq` and `Clone` of user types, and the closure of [`Store::update`], do run under a lock.
@@ -12,12 +13,14 @@
 mod bounded;
 mod counters;
 mod entry;
+mod gate;
+mod index;
 mod journal;
 mod scan;
 mod shrink;
 mod sweep;
 mod window;
-mod zones;
+mod write;
 
 use std::{
     borrow::Borrow,
@@ -32,26 +35,26 @@ pub(crate) use self::{
     counters::bump,
     entry::{Departure, Entry},
     journal::Journal,
-    sweep::ShardPass,
-    window::WINDOW,
+    sweep::{Patience, ShardPass},
 };
 use self::{
-    counters::{Counters, Counts},
-    window::Table,
-    zones::Zones,
+    counters::{Counts, DepartureCounters, ReadCounters},
+    index::Index,
+    window::{Locked, Shards, Table},
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::{Deadline, Now, Tick},
     sync::{
-        DashMap, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        DashMap,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
 pub(crate) struct Store<K, V, S> {
-    map: DashMap<K, Entry<V>, S>,
-    /// Beside the map's shards, one each.
-    shards: Box<[Shard]>,
+    shards: Shards<K, V, Beside, S>,
+    /// What of each shard is read without its lock.
+    notes: Box<[Notes]>,
+    reads: ReadCounters,
     /// What a shard is never shrunk below: the capacity that the user asked for.
     reserved: usize,
     journal: Arc<Journal<K, V>>,
@@ -62,19 +65,23 @@ pub(crate) struct Store<K, V, S> {
     unhashed: AtomicUsize,
 }
 
-/// What the store knows of a shard beside its table. On a cache line of its own: the counters are
-/// written by whoever just held the shard's lock.
-#[derive(Default)]
+/// What the lock of a shard guards beside its table.
+struct Beside {
+    index: Index,
+    /// The bucket at which the next pass goes on.
+    cursor: usize,
+    /// Entries changed places since the last pass.
+    moved: bool,
+}
+
+/// Written under the shard's lock, on lines that no other shard shares.
 #[repr(align(128))]
-struct Shard {
-    /// The bucket at which the next window starts; written under the shard's lock.
-    cursor: AtomicUsize,
-    /// Entries changed places since the last pass; written under the shard's lock.
-    moved: AtomicBool,
+struct Notes {
+    /// [`Deadline::order`] of a deadline before which nothing in the shard dies.
+    soonest: AtomicU64,
+    departures: DepartureCounters,
     /// The most entries that there were of late, for [`Store::shrink`].
     peak: AtomicUsize,
-    zones: Zones,
-    counters: Counters,
 }
 
 /// Where a key is, if it is anywhere.
@@ -103,9 +110,12 @@ where
 {
     pub(crate) fn new(shards: usize, capacity: usize, hasher: S) -> Self {
         let map = DashMap::with_capacity_and_hasher_and_shard_amount(capacity, hasher, shards);
+        let beside =
+            |table: &Table<K, V>| Beside { index: Index::new(table), cursor: 0, moved: false };
         Self {
-            map,
-            shards: (0..shards).map(|_| Shard::default()).collect(),
+            shards: Shards::new(map, beside),
+            notes: (0..shards).map(|_| Notes::new()).collect(),
+            reads: ReadCounters::new(),
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
             max_keys: usize::MAX,
@@ -119,18 +129,19 @@ where
     }
 
     pub(crate) fn shard_count(&self) -> usize {
-        self.shards.len()
+        self.shards.count()
     }
 
     /// Resident entries.
     pub(crate) fn len(&self) -> usize {
-        self.map.shards().iter().map(|shard| shard.read().len()).sum()
+        (0..self.shard_count()).map(|index| self.shards.read(index).len()).sum()
     }
 
     pub(crate) fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
-        self.shards.iter().for_each(|shard| sum.add(&shard.counters));
-        sum
+        let mut counts = Counts::default();
+        self.reads.add_to(&mut counts);
+        self.notes.iter().for_each(|notes| notes.departures.add_to(&mut counts));
+        counts
     }
 
     /// How many keys could not be hashed since this was last asked.
@@ -148,37 +159,25 @@ where
         K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
-        self.place_of(self.map.hasher().hash_one(key))
+        self.place_of(self.shards.hasher().hash_one(key))
     }
 
     /// Where a key of this hash is, if it is anywhere.
     #[inline]
     pub(crate) fn place_of(&self, hash: u64) -> Location {
-        Location { hash, index: self.map.determine_shard(hash as usize) }
+        Location { hash, index: self.shards.index_of(hash) }
     }
 
-    /// Counts a read that is about to be; returns how many there were in that shard.
+    /// A clone of the live value. A dead one is expired on the way.
     #[inline]
-    pub(crate) fn count_read(&self, place: Location) -> u64 {
-        self.shards[place.index].counters.count_read()
-    }
-
-    /// The read was counted too early.
-    #[cold]
-    pub(crate) fn uncount_read(&self, place: Location) {
-        self.shards[place.index].counters.uncount_read();
-    }
-
-    /// A clone of the live value. A dead one is expired on the way. The read has been counted.
-    #[inline]
-    pub(crate) fn get<Q>(&self, place: Location, key: &Q, now: &impl Now) -> Option<V>
+    pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let found = self.read(place, key, now, |entry| entry.value.clone());
-        self.count_outcome(place, found.is_some());
+        let found = self.read(key, now, |entry| entry.value.clone());
+        self.reads.count(found.is_some());
         found
     }
 
@@ -188,275 +187,122 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.read(self.place(key), key, now, |entry| entry.deadline)
+        self.read(key, now, |entry| entry.deadline)
     }
 
-    /// A clone of the live value, which gets a new deadline. A dead one is expired on the way.
-    pub(crate) fn get_ex<Q>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        deadline: impl FnOnce(&V) -> Deadline,
-    ) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        let place = self.place(key);
-        self.count_read(place);
-        let found = self.change(place, key, now, |entry| {
-            // In this order, so that what panics leaves nothing to be dropped under the lock.
-            let deadline = deadline(&entry.value);
-            let value = entry.value.clone();
-            entry.deadline = deadline;
-            value
-        });
-        self.count_outcome(place, found.is_some());
-        found
-    }
-
-    /// Puts `value` at `key`; its deadline follows from that of the live value there, if any.
-    /// Returns the live value that it replaced.
-    pub(crate) fn set(
-        &self,
-        key: K,
-        value: V,
-        now: &impl Now,
-        deadline: impl FnOnce(Option<Deadline>) -> Deadline,
-    ) -> Option<V>
-    where
-        V: Clone,
-    {
-        let Location { hash, index } = self.place(&key);
-        let mut table = self.map.shards()[index].write();
-        let buckets = table.buckets();
-        // Looked for first: most writes replace, and whoever inserts may have to grow the table.
-        let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
-            let entry = Entry::new(value, deadline(None));
-            self.insert(&mut table, hash, index, key, entry);
-            return None;
-        };
-        let shard = &self.shards[index];
-        if now.is_dead(entry.deadline) {
-            // A dead value is none: the new one gets what a new key gets, and the old one leaves as expired before
-            // anybody hears of the new.
-            let fresh = deadline(None);
-            shard.zones.note(buckets, bucket, fresh);
-            let old = entry.replace(value, fresh);
-            self.expired(table, index, old.depart(key, Cause::Expired, now.tick()));
-            return None;
-        }
-        // Cloned first: a clone that panics then changes nothing.
-        let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
-        let fresh = deadline(Some(entry.deadline));
-        shard.zones.note(buckets, bucket, fresh);
-        let old = entry.replace(value, fresh);
-        bump(&shard.counters.replaced, 1);
-        match copy {
-            // The key that is in the map stays, and the caller's goes: it is theirs to drop, so after the lock.
-            None => {
-                drop(table);
-                drop(key);
-            }
-            Some(copy) => {
-                let copy = Entry::new(copy, old.deadline);
-                let unwanted = self.journal.record(copy.depart(key, Cause::Replaced, now.tick()));
-                drop(table);
-                drop(unwanted);
-            }
-        }
-        Some(old.value)
-    }
-
-    /// Puts `value` at `key` where no live value is; tells whether it did.
-    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
-        let Location { hash, index } = self.place(&key);
-        let mut table = self.map.shards()[index].write();
-        let buckets = table.buckets();
-        let Some((bucket, entry)) = window::find(&mut table, hash, |k| *k == key) else {
-            self.insert(&mut table, hash, index, key, Entry::new(value, deadline));
-            return true;
-        };
-        // Unlocked by hand: `key` and `value` are dropped at the end of this call.
-        if !now.is_dead(entry.deadline) {
-            drop(table);
-            return false;
-        }
-        self.shards[index].zones.note(buckets, bucket, deadline);
-        let old = entry.replace(value, deadline);
-        self.expired(table, index, old.depart(key, Cause::Expired, now.tick()));
-        true
-    }
-
-    /// Calls `change` with the live entry, under its shard's lock. A dead one is expired on the way.
-    pub(crate) fn update<Q, R>(
-        &self,
-        key: &Q,
-        now: &impl Now,
-        change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.change(self.place(key), key, now, change)
-    }
-
-    /// Takes the live value out. A dead one is expired on the way.
-    pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        let Location { hash, index } = self.place(key);
-        let mut table = self.map.shards()[index].write();
-        let (bucket, entry) = window::find(&mut table, hash, |k| k.borrow() == key)?;
-        if now.is_dead(entry.deadline) {
-            self.expire_found(table, index, bucket, now);
-            return None;
-        }
-        // Cloned first: a clone that panics then changes nothing.
-        let copy = self.journal.wants(cause).then(|| entry.value.clone());
-        let (key, entry) = window::take_at(&mut table, bucket);
-        self.give_room(1);
-        let at = now.tick();
-        // What `expire_now` ends has its deadline now.
-        let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
-        let rest = match copy {
-            Some(value) => Err(self.journal.record(Departure { key, value, cause, deadline, at })),
-            None => Ok(key),
-        };
-        let shard = &self.shards[index];
-        bump(
-            if cause == Cause::Expired { &shard.counters.expired } else { &shard.counters.removed },
-            1,
-        );
-        drop(table);
-        drop(rest);
-        Some(entry.value)
+    /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
+    #[inline]
+    pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
+        self.notes[shard].soonest.load(Relaxed) > Deadline::from(now).order()
     }
 
     #[inline]
-    fn count_outcome(&self, place: Location, hit: bool) {
-        if !hit {
-            self.shards[place.index].counters.count_miss();
-        }
-    }
-
-    fn change<Q, R>(
-        &self,
-        Location { hash, index }: Location,
-        key: &Q,
-        now: &impl Now,
-        change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Option<R>
+    fn read<Q, R>(&self, key: &Q, now: &impl Now, what: impl FnOnce(&Entry<V>) -> R) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut table = self.map.shards()[index].write();
-        let buckets = table.buckets();
-        let (bucket, entry) = window::find(&mut table, hash, |k| k.borrow() == key)?;
-        if !now.is_dead(entry.deadline) {
-            let changed = change(entry);
-            self.shards[index].zones.note(buckets, bucket, entry.deadline);
-            return Some(changed);
-        }
-        self.expire_found(table, index, bucket, now);
-        None
-    }
-
-    #[inline]
-    fn read<Q, R>(
-        &self,
-        Location { hash, index }: Location,
-        key: &Q,
-        now: &impl Now,
-        what: impl FnOnce(&Entry<V>) -> R,
-    ) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
+        let place @ Location { hash, index } = self.place(key);
         // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
-        let table = self.map.shards()[index].read();
+        let table = self.shards.read(index);
         let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
         let entry = entry.get();
         if !now.is_dead(entry.deadline) {
             return Some(what(entry));
         }
         drop(table);
-        self.expire_dead(hash, index, key, now);
+        self.expire_dead(place, key, now);
         None
     }
 
     /// Expires what a reader found dead, unless a writer was there first.
     #[cold]
-    fn expire_dead<Q>(&self, hash: u64, index: usize, key: &Q, now: &impl Now)
+    fn expire_dead<Q>(&self, Location { hash, index }: Location, key: &Q, now: &impl Now)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut table = self.map.shards()[index].write();
+        let mut locked = self.shards.write(index);
+        let (table, _) = locked.parts();
         // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(&mut table, hash, |k| k.borrow() == key);
+        let found = window::find(table, hash, |k| k.borrow() == key);
         let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
         if let Some((bucket, _)) = dead {
-            self.expire_found(table, index, bucket, now);
+            self.expire_found(locked, index, bucket, now);
         }
     }
 
     #[cold]
     fn expire_found(
         &self,
-        mut table: RwLockWriteGuard<'_, Table<K, V>>,
+        mut locked: Locked<'_, K, V, Beside>,
         index: usize,
         bucket: usize,
         now: &impl Now,
     ) {
-        let (key, entry) = window::take_at(&mut table, bucket);
+        let (key, entry) = window::take_at(locked.parts().0, bucket);
         self.give_room(1);
-        self.expired(table, index, entry.depart(key, Cause::Expired, now.tick()));
+        self.expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
     }
 
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
-    fn expired(
-        &self,
-        table: RwLockWriteGuard<'_, Table<K, V>>,
-        index: usize,
-        departure: Departure<K, V>,
-    ) {
+    fn expired(&self, locked: Locked<'_, K, V, Beside>, index: usize, departure: Departure<K, V>) {
         let unwanted = self.journal.record(departure);
-        bump(&self.shards[index].counters.expired, 1);
-        drop(table);
+        bump(&self.notes[index].departures.expired, 1);
+        drop(locked);
         drop(unwanted);
     }
 
-    fn insert(&self, table: &mut Table<K, V>, hash: u64, index: usize, key: K, entry: Entry<V>) {
+    fn insert(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside>,
+        Location { hash, index }: Location,
+        key: K,
+        entry: Entry<V>,
+    ) {
+        let (table, beside) = locked.parts();
         if table.capacity() == table.len() {
             // Grown here and not within `insert`, so that it is known when entries change places.
             table.reserve(1, |(key, _)| self.rehash(key));
-            self.mark_moved(index, table);
+            beside.entries_moved(table);
         }
         let deadline = entry.deadline;
         let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
-        self.shards[index].zones.note(table.buckets(), bucket, deadline);
+        self.note(beside, index, bucket, deadline);
     }
 
-    pub(super) fn mark_moved(&self, index: usize, table: &Table<K, V>) {
-        let shard = &self.shards[index];
-        shard.moved.store(true, Relaxed);
-        shard.zones.forget(table.buckets());
+    /// What is in this bucket dies at `deadline`.
+    #[inline]
+    fn note(&self, beside: &mut Beside, shard: usize, bucket: usize, deadline: Deadline) {
+        if let Some(soonest) = beside.index.note(bucket, deadline) {
+            self.notes[shard].soonest.store(soonest.order(), Relaxed);
+        }
     }
 
     /// The hash of a key that moves. One that panics would cost other entries their place, so such a key
     /// gets any hash: nobody finds it again, and the sweep lets it leave when its time comes.
     fn rehash(&self, key: &K) -> u64 {
-        catch_unwind(AssertUnwindSafe(|| self.map.hasher().hash_one(key))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| self.shards.hasher().hash_one(key))).unwrap_or_else(|_| {
             self.unhashed.fetch_add(1, Relaxed);
             0
         })
+    }
+}
+
+impl Beside {
+    /// Entries have moved, in this table.
+    fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
+        self.moved = true;
+        self.index.entries_moved(table);
+    }
+}
+
+impl Notes {
+    fn new() -> Self {
+        Self {
+            soonest: AtomicU64::new(Deadline::PERSISTENT.order()),
+            departures: DepartureCounters::default(),
+            peak: AtomicUsize::new(0),
+        }
     }
 }

@@ -3,9 +3,13 @@
 
 #[cfg(not(all(test, shuttle)))]
 mod primitives {
-    pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
+    pub(crate) use std::{
+        hint,
+        sync::{Mutex, MutexGuard, atomic},
+        thread,
+    };
 
-    pub(crate) use dashmap::{DashMap, RwLockWriteGuard};
+    pub(crate) use dashmap::{DashMap, RwLockReadGuard, RwLockWriteGuard};
 }
 
 #[cfg(all(test, shuttle))]
@@ -14,7 +18,11 @@ mod primitives {
 
     use dashmap::SharedValue;
     use hashbrown::raw::RawTable;
-    pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic};
+    pub(crate) use shuttle::{
+        hint,
+        sync::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic},
+        thread,
+    };
 
     type Table<K, V> = RawTable<(K, SharedValue<V>)>;
 

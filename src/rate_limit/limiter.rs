@@ -92,16 +92,10 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        ready!(coop::poll_proceed(cx));
         // Hashed once: the place also says whose counts these are.
         let place = self.shared.store.place(key);
-        // The counts of checks say when to proceed by Tokio's budget: a count of its own would be one more write.
-        let checks = self.counts[place.shard()].checks() + self.overflow.counts.checks();
-        if checks.is_multiple_of(coop::PROCEED_EVERY) {
-            ready!(coop::poll_proceed(cx));
-        }
         if cost == 0 || cost > self.least_quota {
-            // Not counted, so the count would not move on to where it is somebody's turn.
-            ready!(coop::poll_proceed(cx));
             return Poll::Ready(self.decide_by_cost(place, &self.limits, cost));
         }
         let check = Check { place, rules: &self.rules, cost, now: self.shared.clock.lazy_now() };

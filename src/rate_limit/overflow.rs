@@ -16,7 +16,7 @@ use crate::engine::{
     clock::{Now, Tick},
     panics::drop_all,
     state::SharedState,
-    store::{Location, Store},
+    store::{Location, Patience, Store},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -85,7 +85,6 @@ where
     S: BuildHasher + Clone,
 {
     let store = &shared.store;
-    let now = shared.clock.now();
     let mut idle = Vec::new();
     let mut looked_at = 0;
     // From the key's own shard on: others begin elsewhere, and don't queue for the same locks.
@@ -94,7 +93,8 @@ where
         let mut pass = Store::<K, KeyState<A>, S>::visit(shard);
         while !pass.is_done() && looked_at < LOOK_FOR_ROOM {
             let all = |buckets| buckets;
-            let window = store.sweep_window(&mut pass, all, now, usize::MAX, true, &mut idle);
+            let (clock, wait) = (&shared.clock, Patience::Wait);
+            let window = store.sweep_windows(&mut pass, all, clock, usize::MAX, wait, &mut idle);
             looked_at += window.map_or(0, |window| window.looked_at);
             if !idle.is_empty() {
                 // Outside of the lock, as keys are dropped by their user's code.

@@ -35,6 +35,12 @@ pub(crate) trait Now {
 }
 
 impl Tick {
+    /// The tick of a clock's epoch.
+    pub(crate) const EPOCH: Tick = match NonZeroU64::new(EPOCH) {
+        Some(tick) => Tick(tick),
+        None => unreachable!(),
+    };
+
     /// The deadline of a value that may live for `ttl` from now; one that overflows is persistent.
     #[inline]
     pub(crate) fn after(self, ttl: Duration) -> Deadline {

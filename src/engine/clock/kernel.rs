@@ -36,12 +36,24 @@ impl Kernel {
         EPOCH + nanoseconds(ClockId::Monotonic) - self.epoch
     }
 
+    /// The tick of the coarse clock.
+    #[inline]
+    pub(super) fn coarse_tick(&self) -> u64 {
+        EPOCH + coarse() - self.epoch
+    }
+
     /// Ticks between which the present lies for certain.
     #[inline]
     pub(super) fn bounds(&self) -> (u64, u64) {
-        let earliest = EPOCH + nanoseconds(ClockId::MonotonicCoarse) - self.epoch;
+        let earliest = self.coarse_tick();
         (earliest, earliest + MARGIN)
     }
+}
+
+/// What the coarse clock shows.
+#[inline]
+pub(super) fn coarse() -> u64 {
+    nanoseconds(ClockId::MonotonicCoarse)
 }
 
 /// What the clock showed at `instant`, which keeps that to itself. But it can be moved back until

@@ -6,17 +6,16 @@ use std::{
 };
 
 use super::{
-    Location, Store,
+    Beside, Location, Store,
     entry::Entry,
-    window::{self, Table},
+    window::{self, Locked},
 };
-use crate::engine::sync::{RwLockWriteGuard, atomic::Ordering::Relaxed};
+use crate::engine::sync::atomic::Ordering::Relaxed;
 
 /// A key that is nowhere, and the lock of its shard.
 pub(crate) struct Vacant<'a, K, V> {
-    table: RwLockWriteGuard<'a, Table<K, V>>,
-    hash: u64,
-    index: usize,
+    locked: Locked<'a, K, V, Beside>,
+    place: Location,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -35,7 +34,7 @@ where
     #[inline(always)]
     pub(crate) fn change_any<Q, R>(
         &self,
-        Location { hash, index }: Location,
+        place: Location,
         key: &Q,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Result<R, Vacant<'_, K, V>>
@@ -43,18 +42,18 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut table = self.map.shards()[index].write();
-        match window::find(&mut table, hash, |k| k.borrow() == key) {
-            // What is known of its zone stays true.
+        let mut locked = self.shards.write(place.index);
+        match window::find(locked.parts().0, place.hash, |k| k.borrow() == key) {
+            // What is known of its window stays true.
             Some((_, entry)) => Ok(change(entry)),
-            None => Err(Vacant { table, hash, index }),
+            None => Err(Vacant { locked, place }),
         }
     }
 
     /// Puts the entry that `fresh` makes where none is, unless the store is full.
     pub(crate) fn put_fresh<R>(
         &self,
-        Vacant { mut table, hash, index }: Vacant<'_, K, V>,
+        Vacant { mut locked, place }: Vacant<'_, K, V>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
     ) -> Option<R> {
@@ -64,11 +63,11 @@ where
         // Owned before room is taken: a clone that panics then changes nothing.
         let key = key();
         if !self.take_room() {
-            drop(table);
+            drop(locked);
             return None;
         }
         let (entry, made) = fresh();
-        self.insert(&mut table, hash, index, key, entry);
+        self.insert(&mut locked, place, key, entry);
         Some(made)
     }
 
@@ -83,7 +82,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let table = self.map.shards()[index].read();
+        let table = self.shards.read(index);
         look(table.get(hash, |(k, _)| k.borrow() == key).map(|(_, entry)| entry.get()))
     }
 
@@ -94,10 +93,9 @@ where
         is_it: impl Fn(&V) -> bool,
         change: impl FnOnce(&mut V),
     ) {
-        let mut table = self.map.shards()[index].write();
-        if let Some((_, entry)) =
-            window::find_where(&mut table, hash, |_, entry| is_it(&entry.value))
-        {
+        let mut locked = self.shards.write(index);
+        let (table, _) = locked.parts();
+        if let Some((_, entry)) = window::find_where(table, hash, |_, entry| is_it(&entry.value)) {
             change(&mut entry.value);
         }
     }

@@ -1,18 +1,29 @@
-//! Where hits, misses and departures are counted: in each shard, so that no two threads share a counter unless
-//! they share a lock.
+//! Where hits, misses and departures are counted, so that no two threads share a counter unless they share a lock.
 
-use crate::engine::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed},
+use std::thread::available_parallelism;
+
+use crate::engine::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    threads,
 };
 
-/// What happened in one shard.
+/// Hits and misses: a slot a thread, which it alone writes. A reader then needs no locked instruction for it.
+pub(super) struct ReadCounters {
+    slots: Box<[ReadSlot]>,
+    /// For threads that have no slot of their own, as there are so many.
+    shared: ReadSlot,
+}
+
 #[derive(Default)]
-pub(super) struct Counters {
-    /// Hits and misses.
-    reads: AtomicU64,
+#[repr(align(64))]
+struct ReadSlot {
+    hits: AtomicU64,
     misses: AtomicU64,
-    /// These three are written under the shard's lock.
+}
+
+/// What left one shard; written under its lock.
+#[derive(Default)]
+pub(super) struct DepartureCounters {
     pub(super) expired: AtomicU64,
     pub(super) removed: AtomicU64,
     pub(super) replaced: AtomicU64,
@@ -28,39 +39,45 @@ pub(crate) struct Counts {
     pub(crate) replaced: u64,
 }
 
-impl Counters {
-    /// Counts a read that is about to be; returns how many there were.
-    #[inline]
-    pub(super) fn count_read(&self) -> u64 {
-        self.reads.fetch_add(1, Relaxed)
+impl ReadCounters {
+    pub(super) fn new() -> Self {
+        let cores = available_parallelism().map_or(1, usize::from);
+        let slots = (0..(2 * cores).max(16)).map(|_| ReadSlot::default()).collect();
+        Self { slots, shared: ReadSlot::default() }
     }
 
-    /// The read was counted too early.
-    pub(super) fn uncount_read(&self) {
-        self.reads.fetch_sub(1, Relaxed);
+    #[inline]
+    pub(super) fn count(&self, hit: bool) {
+        match self.slots.get(threads::number()) {
+            Some(slot) => bump(slot.counter(hit), 1),
+            None => _ = self.shared.counter(hit).fetch_add(1, Relaxed),
+        }
     }
 
-    /// A read that was counted has found nothing. Hits are what is left: they need no second counter.
-    #[inline]
-    pub(super) fn count_miss(&self) {
-        self.misses.fetch_add(1, Relaxed);
+    pub(super) fn add_to(&self, counts: &mut Counts) {
+        for slot in self.slots.iter().chain([&self.shared]) {
+            counts.hits += slot.hits.load(Relaxed);
+            counts.misses += slot.misses.load(Relaxed);
+        }
     }
 }
 
-impl Counts {
-    pub(super) fn add(&mut self, counters: &Counters) {
-        // In this order, as a miss is counted after its read: else a miss might be taken off a read that is not
-        // there yet.
-        let misses = counters.misses.load(Acquire);
-        self.hits += counters.reads.load(Relaxed).saturating_sub(misses);
-        self.misses += misses;
-        self.expired += counters.expired.load(Relaxed);
-        self.removed += counters.removed.load(Relaxed);
-        self.replaced += counters.replaced.load(Relaxed);
+impl ReadSlot {
+    #[inline]
+    fn counter(&self, hit: bool) -> &AtomicU64 {
+        if hit { &self.hits } else { &self.misses }
     }
 }
 
-/// Counts under the shard's lock, where a load and a store are enough.
+impl DepartureCounters {
+    pub(super) fn add_to(&self, counts: &mut Counts) {
+        counts.expired += self.expired.load(Relaxed);
+        counts.removed += self.removed.load(Relaxed);
+        counts.replaced += self.replaced.load(Relaxed);
+    }
+}
+
+/// Counts where nobody else does, so that a load and a store are enough.
 #[inline]
 pub(crate) fn bump(count: &AtomicU64, by: u64) {
     count.store(count.load(Relaxed) + by, Relaxed);

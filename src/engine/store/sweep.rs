@@ -1,22 +1,45 @@
 //! Looking for what is dead, window by window.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
 
 use super::{
-    Cause, Departure, Entry, Store, bump,
-    window::{self, WINDOW},
+    Beside, Store,
+    counters::bump,
+    entry::{Cause, Departure, Entry},
+    window::{self, Locked, WINDOW},
 };
-use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
+use crate::engine::{
+    clock::{Deadline, Now},
+    sync::atomic::Ordering::Relaxed,
+};
+
+/// How many windows are looked at under one lock: about 2 µs. Four times as many make a reader's 99th percentile ten
+/// times worse.
+const WINDOWS_AT_ONCE: usize = 4;
 
 /// What a pass still has to look at in one shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardPass {
     pub(crate) shard: usize,
-    /// Buckets; `None` until the first window knows how many there are.
+    /// Buckets; `None` until the first look knows how many there are.
     left: Option<usize>,
 }
 
-/// What one window saw.
+/// What may be done where the shard is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Nothing: come back later.
+    None,
+    /// To try again for so long, and keep those out who come to read.
+    Spin(Duration),
+    /// To wait, as a writer does.
+    Wait,
+}
+
+/// What one look saw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowReport {
     pub(crate) looked_at: usize,
@@ -35,66 +58,99 @@ where
         ShardPass { shard, left: None }
     }
 
-    /// Looks at the next window of a visit and takes out what is dead, at most `room`: to the journal
-    /// where somebody wants to hear of it, else to `dead`.
+    /// Looks at the next windows of a visit in which something may be dead, and takes out what is, at most `room`: to
+    /// the journal where somebody wants to hear of it, else to `dead`.
     ///
-    /// `None` where the shard is locked and `wait` is false. [`ShardPass::is_done`] tells the end.
-    pub(crate) fn sweep_window(
+    /// `None` where the shard is locked, and stays so for longer than there is `patience`. [`ShardPass::is_done`]
+    /// tells the end.
+    pub(crate) fn sweep_windows(
         &self,
         visit: &mut ShardPass,
         share: impl Fn(usize) -> usize,
-        now: Tick,
+        now: &impl Now,
         room: usize,
-        wait: bool,
+        patience: Patience,
         dead: &mut Vec<Departure<K, V>>,
     ) -> Option<WindowReport> {
-        let lock = &self.map.shards()[visit.shard];
-        let mut table = if wait { lock.write() } else { lock.try_write()? };
-        let shard = &self.shards[visit.shard];
+        let mut locked = self.lock(visit.shard, patience)?;
+        // Read under the lock, so that the stamps of a key never go back.
+        let now = now.tick();
+        let (table, Beside { index, cursor, moved }) = locked.parts();
+        let buckets = table.buckets();
         if table.is_empty() {
             visit.left = Some(0);
+            index.clear(table);
+            self.notes[visit.shard].soonest.store(Deadline::PERSISTENT.order(), Relaxed);
             return Some(WindowReport::default());
         }
-        let buckets = table.buckets();
         // After a move an entry may lie behind the cursor and not have been looked at: the whole shard is, once, so
         // that the bound on staleness holds for it too.
-        if shard.moved.load(Relaxed) {
-            shard.moved.store(false, Relaxed);
-            shard.cursor.store(0, Relaxed);
+        if *moved {
+            *moved = false;
+            *cursor = 0;
             visit.left = Some(buckets);
         }
-        let mut left = visit.left.unwrap_or_else(|| share(buckets).min(buckets));
-        let mut start = shard.cursor.load(Relaxed);
-        while left > 0
-            && let Some(end) = shard.zones.pass_over(buckets, start, now)
-        {
-            left = left.saturating_sub(end - start);
-            start = end % buckets;
-        }
-        // A window ends where the next begins, so that none lies in two zones.
-        let end = buckets.min(start + left).min(start - start % WINDOW + WINDOW);
+        // Whole windows, of the table as it is now.
+        let left = visit.left.unwrap_or_else(|| share(buckets));
+        let mut left = left.next_multiple_of(WINDOW).min(buckets);
+        let mut report = WindowReport::default();
         let before = dead.len();
-        let mut soonest = u64::MAX;
-        let leaves = |entry: &Entry<V>| {
-            let is_dead = entry.deadline.is_dead(now);
-            soonest = if is_dead { soonest } else { soonest.min(entry.deadline.order()) };
-            is_dead
-        };
-        let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
-        let (looked_at, stop) = window::take(&mut table, start..end, room, leaves, taken);
-        // Where nothing was looked at, nothing was learnt.
-        if start < end {
-            shard.zones.learn(buckets, start, soonest, stop == end);
+        let mut windows = 0;
+        while left > 0 && windows < WINDOWS_AT_ONCE {
+            let end = buckets.min(*cursor + left);
+            let Some(start) = index.next_due(*cursor, end, now) else {
+                left -= end - *cursor;
+                *cursor = end % buckets;
+                continue;
+            };
+            windows += 1;
+            let room = room - (dead.len() - before);
+            let mut soonest = Deadline::PERSISTENT;
+            let leaves = |entry: &Entry<V>| {
+                let is_dead = entry.deadline.is_dead(now);
+                if !is_dead && soonest.is_later_than(entry.deadline) {
+                    soonest = entry.deadline;
+                }
+                is_dead
+            };
+            let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
+            let end = buckets.min(start + WINDOW);
+            let (looked_at, stop) = window::take(table, start..end, room, leaves, taken);
+            report.looked_at += looked_at;
+            left -= start - *cursor;
+            *cursor = start;
+            if stop < end {
+                index.stays_due(start);
+                report.held_back = true;
+                break;
+            }
+            index.learn(start, soonest);
+            left -= end - start;
+            *cursor = end % buckets;
         }
-        let expired = dead.len() - before;
-        shard.cursor.store(stop % buckets, Relaxed);
-        visit.left = Some(left - (stop - start));
+        if left == 0 {
+            let soonest = index.learn_soonest();
+            self.notes[visit.shard].soonest.store(soonest.order(), Relaxed);
+        }
+        visit.left = Some(left);
+        report.expired = dead.len() - before;
         // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
         self.journal.record_all(Cause::Expired, dead);
-        bump(&shard.counters.expired, expired as u64);
-        self.give_room(expired);
-        drop(table);
-        Some(WindowReport { looked_at, expired, held_back: stop < end })
+        bump(&self.notes[visit.shard].departures.expired, report.expired as u64);
+        self.give_room(report.expired);
+        drop(locked);
+        Some(report)
+    }
+
+    fn lock(&self, shard: usize, patience: Patience) -> Option<Locked<'_, K, V, Beside>> {
+        match patience {
+            Patience::None => self.shards.try_write(shard),
+            Patience::Wait => Some(self.shards.write(shard)),
+            Patience::Spin(patience) => {
+                let begin = std::time::Instant::now();
+                self.shards.try_write_while(shard, || begin.elapsed() < patience)
+            }
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The sample: a run of neighbouring buckets of one shard. The crate's only `unsafe`.
+//! The sample: a run of neighbouring buckets of one shard. With what else the lock of a shard guards, the crate's only
+//! `unsafe`.
 //!
 //! `hashbrown` reads buckets by index only through `unsafe` calls. What makes each of them sound:
 //!
@@ -7,20 +8,131 @@
 //! 2. Every index is below `buckets()`, by the `min` in `full_buckets`.
 //! 3. A bucket is read or taken only where `is_bucket_full` said, under the same borrow, that it holds
 //!    an entry.
+//!
+//! DashMap's locks hold a table and nothing else. What else they guard lies beside them, and is reached only through
+//! a guard that holds the lock of its shard for writing.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
+use std::{
+    cell::UnsafeCell,
+    hash::{BuildHasher, Hash},
+    ops::{Deref, Range},
+};
 
 use dashmap::SharedValue;
 use hashbrown::raw::RawTable;
 
-use super::entry::Entry;
+use super::{entry::Entry, gate::Gate};
+use crate::engine::sync::{DashMap, RwLockReadGuard, RwLockWriteGuard};
 
 pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 
-/// Neighbouring buckets looked at under one lock: about 2 µs. Four times as many make a reader's 99th
-/// percentile ten times worse.
-pub(crate) const WINDOW: usize = 256;
+/// Neighbouring buckets of which it is known together when the soonest of them dies.
+pub(crate) const WINDOW: usize = 64;
+
+/// The shards of a map: each a table, its gate and what else its lock guards, a `B`.
+pub(super) struct Shards<K, V, B, S> {
+    map: DashMap<K, Entry<V>, S>,
+    gates: Box<[Gate]>,
+    beside: Box<[Beside<B>]>,
+}
+
+struct Beside<B>(UnsafeCell<B>);
+
+// SAFETY: as of a mutex. A `B` is only reached through `Locked`, which holds the lock of its shard for writing.
+unsafe impl<B: Send> Sync for Beside<B> {}
+
+/// A shard that is locked for writing.
+pub(super) struct Locked<'a, K, V, B> {
+    table: RwLockWriteGuard<'a, Table<K, V>>,
+    /// That of the same shard: [`Shards::locked`] is the only place that puts the two together.
+    beside: &'a Beside<B>,
+}
+
+impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
+    /// Of a map that nobody else has; `beside` is called with each of its tables.
+    pub(super) fn new(map: DashMap<K, Entry<V>, S>, beside: impl Fn(&Table<K, V>) -> B) -> Self {
+        let shards = map.shards();
+        let beside = |index: usize| Beside(UnsafeCell::new(beside(&shards[index].read())));
+        let beside = (0..shards.len()).map(beside).collect();
+        let gates = shards.iter().map(|_| Gate::default()).collect();
+        Self { map, gates, beside }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.gates.len()
+    }
+
+    pub(super) fn hasher(&self) -> &S {
+        self.map.hasher()
+    }
+
+    pub(super) fn index_of(&self, hash: u64) -> usize {
+        self.map.determine_shard(hash as usize)
+    }
+
+    /// Waits behind a writer who waits.
+    #[inline]
+    pub(super) fn read(&self, index: usize) -> RwLockReadGuard<'_, Table<K, V>> {
+        self.gates[index].pass();
+        self.map.shards()[index].read()
+    }
+
+    /// Waits for those who are reading now, and for none who comes later.
+    #[inline]
+    pub(super) fn write(&self, index: usize) -> Locked<'_, K, V, B> {
+        let lock = &self.map.shards()[index];
+        let table = match lock.try_write() {
+            Some(table) => table,
+            None => self.gates[index].write(|| lock.try_write(), || lock.write()),
+        };
+        self.locked(index, table)
+    }
+
+    #[inline]
+    pub(super) fn try_write(&self, index: usize) -> Option<Locked<'_, K, V, B>> {
+        let table = self.map.shards()[index].try_write()?;
+        Some(self.locked(index, table))
+    }
+
+    /// As [`try_write`](Shards::try_write), again and again while `go_on`, where nobody new comes in to read.
+    pub(super) fn try_write_while(
+        &self,
+        index: usize,
+        go_on: impl FnMut() -> bool,
+    ) -> Option<Locked<'_, K, V, B>> {
+        let lock = &self.map.shards()[index];
+        let table = self.gates[index].try_write_while(|| lock.try_write(), go_on)?;
+        Some(self.locked(index, table))
+    }
+
+    #[inline]
+    fn locked<'a>(
+        &'a self,
+        index: usize,
+        table: RwLockWriteGuard<'a, Table<K, V>>,
+    ) -> Locked<'a, K, V, B> {
+        Locked { table, beside: &self.beside[index] }
+    }
+}
+
+impl<K, V, B> Locked<'_, K, V, B> {
+    /// The table, and what else its lock guards.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
+        // SAFETY: we hold the lock of this shard for writing, so no other `Locked` of it is there; and this one is
+        // borrowed exclusively as long as the reference is.
+        (&mut self.table, unsafe { &mut *self.beside.0.get() })
+    }
+}
+
+impl<K, V, B> Deref for Locked<'_, K, V, B> {
+    type Target = Table<K, V>;
+
+    fn deref(&self) -> &Table<K, V> {
+        &self.table
+    }
+}
 
 /// The smallest page of memory in use.
 const PAGE: usize = 4_096;

@@ -14,19 +14,22 @@ use tracing::Span;
 
 use super::report::SweepReport;
 use crate::engine::{
-    clock::Tick,
     event::Publisher,
     panics,
     state::SharedState,
-    store::{Departure, ShardPass, Store, WINDOW},
+    store::{Departure, Patience, ShardPass, Store},
 };
 
-/// How often a locked shard is come back to before the sweeper waits for it.
+/// How often a locked shard is come back to before the sweeper keeps those out who come to read.
 const TRIES: u32 = 3;
+
+/// For how long it then tries, first and at most. It never waits: its worker has others to run.
+const FIRST_SPIN: Duration = Duration::from_micros(50);
+const LONGEST_SPIN: Duration = Duration::from_micros(3_200);
 
 /// Work between two yields to the runtime, in entries looked at: about 100 µs. A yield wakes a second
 /// worker, which costs ten.
-const YIELD_AFTER: u64 = 32 * WINDOW as u64;
+const YIELD_AFTER: u64 = 8_192;
 
 /// What one that expires costs (it is moved, told of and dropped), in entries looked at.
 const EXPIRED_COSTS: u64 = 16;
@@ -100,6 +103,9 @@ async fn run<K, V, S>(
         drop(cache);
         loop {
             let Some(cache) = shared.upgrade() else { return };
+            if cache.is_paused() {
+                break;
+            }
             let step = sweep.step_safely(&cache);
             drop(cache);
             match step {
@@ -186,10 +192,11 @@ where
                     None => continue,
                 }
             };
-            if let Some(step) = self.look(cache, visit, tries, now) {
+            let step = self.look(cache, visit, tries);
+            now = cache.clock.now();
+            if let Some(step) = step {
                 break step;
             }
-            now = cache.clock.now();
             if self.report.passes > 1
                 && self.is_spent(cache, self.report.elapsed + now.since(start))
             {
@@ -205,22 +212,25 @@ where
         step
     }
 
-    /// Looks at one window.
+    /// Looks at the next windows of a shard.
     fn look<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
         mut visit: ShardPass,
         tries: u32,
-        now: Tick,
     ) -> Option<Step> {
         let room = cache.publisher.room();
-        let wait = tries >= TRIES;
+        let patience = match tries.checked_sub(TRIES) {
+            None => Patience::None,
+            Some(spins) => Patience::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
+        };
         let share = |buckets| cache.sweep.share_of(buckets);
-        let look = cache.store.sweep_window(&mut visit, share, now, room, wait, &mut self.dead);
+        let (store, clock) = (&cache.store, &cache.clock);
+        let look = store.sweep_windows(&mut visit, share, clock, room, patience, &mut self.dead);
         let Some(look) = look else {
             // The others first: by then whoever holds the lock has mostly gone.
             self.todo.push_back((visit, tries + 1));
-            return None;
+            return (patience != Patience::None).then_some(Step::Yield);
         };
         // After the lock of the shard, and before the next window: who waits for the event need not wait for the
         // whole sweep.
@@ -267,7 +277,9 @@ where
     }
 
     fn begin_pass<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) {
-        let mut order: Vec<usize> = (0..cache.store.shard_count()).collect();
+        let now = cache.clock.now();
+        let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
+        let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
         // In random order, so that where a budget cuts sweeps short no shard is always last.
         order.shuffle(&mut *cache.random());
         self.todo.extend(order.into_iter().map(|shard| (Store::<K, V, S>::visit(shard), 0)));

@@ -1,0 +1,155 @@
+//! Which windows of a shard a sweep must look at.
+//!
+//! For each window the index has a moment before which nothing in it dies, in 32 bits, and for each group of windows
+//! the soonest of theirs. So a sweep touches only what holds something dead, and a million live entries cost it next
+//! to nothing. What the index says may be too early, never too late:
+//!
+//! 1. A write notes its deadline; a deadline that moves away or leaves is not unnoted.
+//! 2. Who has looked at a window tells what is left in it.
+//! 3. Where entries move, nothing dies before what was the soonest of all.
+//! 4. A moment counts from a base in milliseconds, rounded down. What is too far for 32 bits is looked at too early;
+//!    and long before the present is too far, the base is moved.
+
+use super::window::{Table, WINDOW};
+use crate::engine::clock::{Deadline, Tick};
+
+/// How many windows a group has.
+const GROUP: usize = 64;
+
+/// A moment is so many bits coarser than a tick, and so a millisecond.
+const COARSER: u32 = 20;
+
+/// Nothing in it ever dies, as far as is known.
+const NEVER: u32 = u32::MAX;
+
+/// The latest of all moments, 52 days from the base.
+const FAR: u32 = NEVER - 1;
+
+/// How far the present may be from the base.
+const BASE_LASTS: u64 = 1 << 31;
+
+pub(super) struct Index {
+    base: u64,
+    /// None before the first entry comes.
+    windows: Vec<u32>,
+    groups: Vec<u32>,
+    /// Not later than any of the groups.
+    soonest: u32,
+}
+
+impl Index {
+    /// For a table that is empty.
+    pub(super) fn new<K, V>(table: &Table<K, V>) -> Self {
+        let base = Tick::EPOCH.nanoseconds() >> COARSER;
+        let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), soonest: NEVER };
+        if table.capacity() > 0 {
+            index.entries_moved(table);
+        }
+        index
+    }
+
+    /// An entry at this bucket dies at `deadline`. Tells the soonest of all where it is sooner than it was.
+    #[inline]
+    pub(super) fn note(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
+        let moment = self.moment(deadline);
+        let window = bucket / WINDOW;
+        if moment >= self.windows[window] {
+            return None;
+        }
+        self.windows[window] = moment;
+        let group = &mut self.groups[window / GROUP];
+        *group = moment.min(*group);
+        if moment >= self.soonest {
+            return None;
+        }
+        self.soonest = moment;
+        Some(self.soonest())
+    }
+
+    /// Entries have moved, or have another table now.
+    pub(super) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
+        let windows = table.buckets().div_ceil(WINDOW);
+        // Exactly as long as it must be: it counts in bytes an entry.
+        self.windows = vec![self.soonest; windows];
+        self.groups = vec![self.soonest; windows.div_ceil(GROUP)];
+    }
+
+    /// The table is empty, and maybe another.
+    pub(super) fn clear<K, V>(&mut self, table: &Table<K, V>) {
+        if self.soonest != NEVER {
+            self.soonest = NEVER;
+            self.entries_moved(table);
+        }
+    }
+
+    /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where
+    /// windows begin or the table ends.
+    pub(super) fn next_due(&mut self, start: usize, end: usize, now: Tick) -> Option<usize> {
+        self.rebase(now);
+        let now = self.moment(now.into());
+        let (mut window, end) = (start / WINDOW, end.div_ceil(WINDOW));
+        while window < end {
+            if self.groups[window / GROUP] > now {
+                window = window - window % GROUP + GROUP;
+            } else if self.windows[window] > now {
+                window += 1;
+            } else {
+                return Some(window * WINDOW);
+            }
+        }
+        None
+    }
+
+    /// What is left in the window from bucket `start` dies at `soonest` or later.
+    pub(super) fn learn(&mut self, start: usize, soonest: Deadline) {
+        let window = start / WINDOW;
+        self.windows[window] = self.moment(soonest);
+        let group = window / GROUP;
+        let of_group = &self.windows[group * GROUP..self.windows.len().min((group + 1) * GROUP)];
+        self.groups[group] = of_group.iter().copied().min().unwrap_or(NEVER);
+    }
+
+    /// Something dead is left in the window from bucket `start`.
+    pub(super) fn stays_due(&mut self, start: usize) {
+        self.windows[start / WINDOW] = 0;
+        self.groups[start / WINDOW / GROUP] = 0;
+        self.soonest = 0;
+    }
+
+    /// Works out anew before when nothing dies.
+    pub(super) fn learn_soonest(&mut self) -> Deadline {
+        self.soonest = self.groups.iter().copied().min().unwrap_or(NEVER);
+        self.soonest()
+    }
+
+    fn soonest(&self) -> Deadline {
+        match self.soonest {
+            NEVER => Deadline::PERSISTENT,
+            moment => Tick::from_nanoseconds((self.base + u64::from(moment)) << COARSER).into(),
+        }
+    }
+
+    #[inline]
+    fn moment(&self, deadline: Deadline) -> u32 {
+        if deadline.is_persistent() {
+            return NEVER;
+        }
+        let moment = (deadline.order() >> COARSER).saturating_sub(self.base);
+        moment.min(u64::from(FAR)) as u32
+    }
+
+    fn rebase(&mut self, now: Tick) {
+        let ahead = (now.nanoseconds() >> COARSER).saturating_sub(self.base);
+        if ahead < BASE_LASTS {
+            return;
+        }
+        self.base += ahead;
+        let sooner = |moment: &mut u32| {
+            if *moment != NEVER {
+                *moment = u64::from(*moment).saturating_sub(ahead) as u32;
+            }
+        };
+        self.windows.iter_mut().chain(&mut self.groups).for_each(sooner);
+        sooner(&mut self.soonest);
+    }
+}
