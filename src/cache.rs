@@ -35,7 +35,7 @@ use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
     state::SharedState,
-    store::Entry,
+    store::{ClearPass, Entry},
 };
 
 /// How many entries `Debug` shows.
@@ -341,13 +341,19 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it is done has emptied some of the shards.
+    /// A call that is dropped before it is done has taken out a part.
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {
-            consume_budget().await;
-            self.shared.store.clear_shard(shard, &self.shared.clock);
-            self.shared.publisher.flush();
+            let mut pass = ClearPass::new(shard);
+            loop {
+                consume_budget().await;
+                let goes_on = self.shared.store.clear_windows(&mut pass, &self.shared.clock);
+                self.shared.publisher.flush();
+                if !goes_on {
+                    break;
+                }
+            }
         }
     }
 

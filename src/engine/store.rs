@@ -11,11 +11,13 @@
 //!    all of it and no entry slips behind the cursor.
 
 mod bounded;
+mod clear;
 mod counters;
 mod entry;
 mod gate;
 mod index;
 mod journal;
+mod old_table;
 mod scan;
 mod shrink;
 mod sweep;
@@ -25,6 +27,7 @@ mod write;
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
+    iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -32,6 +35,7 @@ use std::{
 pub use self::entry::Cause;
 pub(crate) use self::{
     bounded::Vacant,
+    clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
     journal::Journal,
@@ -40,7 +44,8 @@ pub(crate) use self::{
 use self::{
     counters::{Counts, DepartureCounters, ReadCounters},
     index::Index,
-    window::{Locked, Shards, Table},
+    old_table::OldTable,
+    window::{Locked, Reading, Shards, Table},
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
@@ -51,7 +56,7 @@ use crate::engine::{
 };
 
 pub(crate) struct Store<K, V, S> {
-    shards: Shards<K, V, Beside, S>,
+    shards: Shards<K, V, Beside<K, V>, S>,
     /// What of each shard is read without its lock.
     notes: Box<[Notes]>,
     reads: ReadCounters,
@@ -66,12 +71,16 @@ pub(crate) struct Store<K, V, S> {
 }
 
 /// What the lock of a shard guards beside its table.
-struct Beside {
+struct Beside<K, V> {
     index: Index,
+    /// What has not moved yet from a table that was too large: see [`Store::shrink`].
+    old: Option<OldTable<K, V>>,
     /// The bucket at which the next pass goes on.
     cursor: usize,
     /// Entries changed places since the last pass.
     moved: bool,
+    /// How often they did.
+    generation: u32,
 }
 
 /// Written under the shard's lock, on lines that no other shard shares.
@@ -110,10 +119,8 @@ where
 {
     pub(crate) fn new(shards: usize, capacity: usize, hasher: S) -> Self {
         let map = DashMap::with_capacity_and_hasher_and_shard_amount(capacity, hasher, shards);
-        let beside =
-            |table: &Table<K, V>| Beside { index: Index::new(table), cursor: 0, moved: false };
         Self {
-            shards: Shards::new(map, beside),
+            shards: Shards::new(map, Beside::new),
             notes: (0..shards).map(|_| Notes::new()).collect(),
             reads: ReadCounters::new(),
             reserved: capacity.div_ceil(shards),
@@ -134,7 +141,7 @@ where
 
     /// Resident entries.
     pub(crate) fn len(&self) -> usize {
-        (0..self.shard_count()).map(|index| self.shards.read(index).len()).sum()
+        (0..self.shard_count()).map(|index| self.shards.read(index).resident()).sum()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -203,39 +210,37 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
-        let table = self.shards.read(index);
-        let (_, entry) = table.get(hash, |(k, _)| k.borrow() == key)?;
-        let entry = entry.get();
+        let shard = self.shards.read(index);
+        let entry = shard.find(hash, key)?;
         if !now.is_dead(entry.deadline) {
             return Some(what(entry));
         }
-        drop(table);
+        drop(shard);
         self.expire_dead(place, key, now);
         None
     }
 
     /// Expires what a reader found dead, unless a writer was there first.
     #[cold]
-    fn expire_dead<Q>(&self, Location { hash, index }: Location, key: &Q, now: &impl Now)
+    fn expire_dead<Q>(&self, place: Location, key: &Q, now: &impl Now)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut locked = self.shards.write(index);
+        let mut locked = self.write(place, |k, _| k.borrow() == key);
         let (table, _) = locked.parts();
         // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(table, hash, |k| k.borrow() == key);
+        let found = window::find(table, place.hash, |k| k.borrow() == key);
         let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
         if let Some((bucket, _)) = dead {
-            self.expire_found(locked, index, bucket, now);
+            self.expire_found(locked, place.index, bucket, now);
         }
     }
 
     #[cold]
     fn expire_found(
         &self,
-        mut locked: Locked<'_, K, V, Beside>,
+        mut locked: Locked<'_, K, V, Beside<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
@@ -246,7 +251,12 @@ where
     }
 
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
-    fn expired(&self, locked: Locked<'_, K, V, Beside>, index: usize, departure: Departure<K, V>) {
+    fn expired(
+        &self,
+        locked: Locked<'_, K, V, Beside<K, V>>,
+        index: usize,
+        departure: Departure<K, V>,
+    ) {
         let unwanted = self.journal.record(departure);
         bump(&self.notes[index].departures.expired, 1);
         drop(locked);
@@ -255,7 +265,7 @@ where
 
     fn insert(
         &self,
-        locked: &mut Locked<'_, K, V, Beside>,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
         Location { hash, index }: Location,
         key: K,
         entry: Entry<V>,
@@ -271,9 +281,23 @@ where
         self.note(beside, index, bucket, deadline);
     }
 
+    /// The shard of a key, locked for writing. If the key `is_it`, its entry is in the table.
+    #[inline]
+    fn write(
+        &self,
+        Location { hash, index }: Location,
+        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+    ) -> Locked<'_, K, V, Beside<K, V>> {
+        let mut locked = self.shards.write(index);
+        if locked.parts().1.old.is_some() {
+            self.move_key(&mut locked, Location { hash, index }, is_it);
+        }
+        locked
+    }
+
     /// What is in this bucket dies at `deadline`.
     #[inline]
-    fn note(&self, beside: &mut Beside, shard: usize, bucket: usize, deadline: Deadline) {
+    fn note(&self, beside: &mut Beside<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
         if let Some(soonest) = beside.index.note(bucket, deadline) {
             self.notes[shard].soonest.store(soonest.order(), Relaxed);
         }
@@ -289,11 +313,45 @@ where
     }
 }
 
-impl Beside {
+impl<K, V> Beside<K, V> {
+    fn new(table: &Table<K, V>) -> Self {
+        Self { index: Index::new(table), old: None, cursor: 0, moved: false, generation: 0 }
+    }
+
     /// Entries have moved, in this table.
-    fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
+    fn entries_moved(&mut self, table: &Table<K, V>) {
         self.moved = true;
+        self.generation = self.generation.wrapping_add(1);
         self.index.entries_moved(table);
+    }
+}
+
+impl<K, V> Reading<'_, K, V, Beside<K, V>> {
+    /// How many entries there are.
+    fn resident(&self) -> usize {
+        self.tables().map(Table::len).sum()
+    }
+
+    /// The tables that hold entries: one, or two while entries move from one to the other.
+    fn tables(&self) -> impl Iterator<Item = &Table<K, V>> {
+        let old = self.beside().old.as_ref();
+        iter::once(&**self).chain(old.map(|old| &old.table))
+    }
+
+    #[inline]
+    fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
+        let mut found = self.get(hash, |(k, _)| k.borrow() == key);
+        if found.is_none()
+            && let Some(old) = &self.beside().old
+        {
+            found = old.table.get(hash, |(k, _)| k.borrow() == key);
+        }
+        found.map(|(_, entry)| entry.get())
     }
 }
 

@@ -4,12 +4,13 @@
 //!    last pass stopped. The shards come in random order.
 //! 2. The first pass of a sweep is always whole, so that every resident entry is looked at within
 //!    `ceil(1 / sample)` sweeps. Only repeats are cut by the budget.
-//! 3. A locked shard is come back to; after some times the sweeper waits for it, as a writer would.
+//! 3. A locked shard is come back to; after some times the sweeper keeps those out who come to read it, for so long
+//!    as its worker may wait.
 //! 4. The task holds a `Weak`, upgrades it for each step, and keeps nothing across an await.
 
 mod config;
 mod report;
 mod task;
 
-pub(crate) use self::task::{Step, SweepRun, start};
+pub(crate) use self::task::{Step, SweepRun, shrink_one, start};
 pub use self::{config::Sweep, report::SweepReport};

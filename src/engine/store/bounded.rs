@@ -14,7 +14,7 @@ use crate::engine::sync::atomic::Ordering::Relaxed;
 
 /// A key that is nowhere, and the lock of its shard.
 pub(crate) struct Vacant<'a, K, V> {
-    locked: Locked<'a, K, V, Beside>,
+    locked: Locked<'a, K, V, Beside<K, V>>,
     place: Location,
 }
 
@@ -42,7 +42,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut locked = self.shards.write(place.index);
+        let mut locked = self.write(place, |k, _| k.borrow() == key);
         match window::find(locked.parts().0, place.hash, |k| k.borrow() == key) {
             // What is known of its window stays true.
             Some((_, entry)) => Ok(change(entry)),
@@ -82,20 +82,19 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let table = self.shards.read(index);
-        look(table.get(hash, |(k, _)| k.borrow() == key).map(|(_, entry)| entry.get()))
+        look(self.shards.read(index).find(hash, key))
     }
 
     /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.
     pub(crate) fn change_where(
         &self,
-        Location { hash, index }: Location,
+        place: Location,
         is_it: impl Fn(&V) -> bool,
         change: impl FnOnce(&mut V),
     ) {
-        let mut locked = self.shards.write(index);
-        let (table, _) = locked.parts();
-        if let Some((_, entry)) = window::find_where(table, hash, |_, entry| is_it(&entry.value)) {
+        let is_it = |_: &K, entry: &Entry<V>| is_it(&entry.value);
+        let mut locked = self.write(place, is_it);
+        if let Some((_, entry)) = window::find_where(locked.parts().0, place.hash, is_it) {
             change(&mut entry.value);
         }
     }

@@ -74,12 +74,16 @@ impl Index {
         self.groups = vec![self.soonest; windows.div_ceil(GROUP)];
     }
 
-    /// The table is empty, and maybe another.
-    pub(super) fn clear<K, V>(&mut self, table: &Table<K, V>) {
-        if self.soonest != NEVER {
-            self.soonest = NEVER;
-            self.entries_moved(table);
-        }
+    /// Nothing is left. If the table is another, it is told by [`entries_moved`](Index::entries_moved).
+    pub(super) fn clear(&mut self) {
+        self.soonest = NEVER;
+        self.windows.fill(NEVER);
+        self.groups.fill(NEVER);
+    }
+
+    /// There is more than the index knows of.
+    pub(super) fn all_due(&mut self) {
+        self.soonest = 0;
     }
 
     /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where

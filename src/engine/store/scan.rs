@@ -1,72 +1,15 @@
-//! What goes through whole shards: clearing, copying, counting.
+//! What looks at whole shards: copying, counting.
 
-use std::{
-    hash::{BuildHasher, Hash},
-    mem,
-};
+use std::hash::{BuildHasher, Hash};
 
-use dashmap::SharedValue;
-use hashbrown::raw::RawTable;
-
-use super::{
-    Store,
-    counters::bump,
-    entry::{Cause, Departure, Entry},
-    window,
-};
-use crate::engine::{
-    clock::{Deadline, Now},
-    panics,
-};
+use super::{Store, window};
+use crate::engine::clock::{Deadline, Now};
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Takes everything out of one shard.
-    pub(crate) fn clear_shard(&self, index: usize, now: &impl Now) {
-        // Made before the lock: to allocate under it would keep readers waiting for the system.
-        let mut fresh = RawTable::with_capacity(self.reserved);
-        let mut departures: Vec<Departure<K, V>> = Vec::new();
-        let wanted = || self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
-        if wanted() {
-            departures.reserve(self.shards.read(index).len());
-        }
-        let mut locked = self.shards.write(index);
-        let now = now.tick();
-        let (table, beside) = locked.parts();
-        mem::swap(table, &mut fresh);
-        beside.index.clear(table);
-        beside.entries_moved(table);
-        let departs = |(key, entry): (K, SharedValue<Entry<V>>)| {
-            let entry = entry.into_inner();
-            let dead = entry.deadline.is_dead(now);
-            entry.depart(key, if dead { Cause::Expired } else { Cause::Removed }, now)
-        };
-        if wanted() {
-            departures.extend(fresh.drain().map(departs));
-        }
-        let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
-        let mut removed = departures.len() - expired;
-        self.journal.record_wanted(&mut departures);
-        drop(locked);
-        // What nobody wants to hear of is counted here, out of the lock.
-        window::look(&fresh, |_, entry| {
-            *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
-        });
-        // These counters are only ever written under the lock.
-        let counting = self.shards.write(index);
-        let counters = &self.notes[index].departures;
-        bump(&counters.expired, expired as u64);
-        bump(&counters.removed, removed as u64);
-        drop(counting);
-        self.give_room(expired + removed);
-        // One by one: a table that is dropped whole leaks the rest where one panics.
-        panics::drop_all(departures);
-        panics::drop_all(fresh.drain());
-    }
-
     /// Clones of the live entries of one shard, with their deadlines.
     pub(crate) fn snapshot(&self, index: usize, now: &impl Now) -> Vec<(K, V, Deadline)>
     where
@@ -75,15 +18,17 @@ where
     {
         // Made before the lock, so that it is dropped after it where a clone panics.
         let mut live = Vec::new();
-        let table = self.shards.read(index);
+        let shard = self.shards.read(index);
         let now = now.tick();
-        live.reserve(table.len());
-        window::look(&table, |key, entry| {
-            if !entry.deadline.is_dead(now) {
-                live.push((key.clone(), entry.value.clone(), entry.deadline));
-            }
-        });
-        drop(table);
+        live.reserve(shard.resident());
+        for table in shard.tables() {
+            window::look(table, |key, entry| {
+                if !entry.deadline.is_dead(now) {
+                    live.push((key.clone(), entry.value.clone(), entry.deadline));
+                }
+            });
+        }
+        drop(shard);
         live
     }
 
@@ -91,11 +36,13 @@ where
     pub(crate) fn live_len(&self, now: &impl Now) -> usize {
         let mut live = 0;
         for index in 0..self.shard_count() {
-            let table = self.shards.read(index);
+            let shard = self.shards.read(index);
             let now = now.tick();
-            window::look(&table, |_, entry| {
-                live += usize::from(!entry.deadline.is_dead(now));
-            });
+            for table in shard.tables() {
+                window::look(table, |_, entry| {
+                    live += usize::from(!entry.deadline.is_dead(now));
+                });
+            }
         }
         live
     }

@@ -1,31 +1,41 @@
 //! Giving back the memory that the dead leave: DashMap never does by itself.
+//!
+//! What is left moves to a smaller table, some windows at a time, so that nobody waits for all of it:
+//!
+//! 1. Meanwhile the shard has two tables, and each entry is in one of them. Who reads looks into both, who writes
+//!    moves the entry of its key first, and a sweep moves the rest before it looks at anything.
+//! 2. A shard with two tables counts as due, so the next sweep comes.
 
 use std::{
     hash::{BuildHasher, Hash},
-    hint::black_box,
     mem,
 };
 
 use hashbrown::raw::RawTable;
 
 use super::{
-    Store,
-    window::{self, Table, WINDOW},
+    Beside, Location, Store,
+    entry::Entry,
+    old_table::OldTable,
+    window::{self, Locked, Table, WINDOW},
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
 /// A table for this many entries is not worth giving back.
 const SMALL: usize = 64;
 
+/// How many windows move under one lock. They are a quarter full at most, and so these are 128 entries and some 10 µs.
+const MOVED_AT_ONCE: usize = 8;
+
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Gives memory back where a shard is less than a quarter full. Tells whether it did.
+    /// Gives memory back where a shard is less than a quarter full. Tells whether it begins to.
     ///
-    /// What is left moves under the lock, 0.1 µs an entry. So a shard that is being emptied waits until next to
-    /// nothing is left, or as much as of its last peak, which fades by an eighth each time.
+    /// A shard that is being emptied waits until next to nothing is left, or as much as of its last peak, which fades
+    /// by an eighth each time: else the same entries would move over and over.
     pub(crate) fn shrink(&self, index: usize) -> bool {
         let wanted = |table: &Table<K, V>| {
             let target = self.reserved.max(2 * table.len());
@@ -40,33 +50,68 @@ where
         notes.peak.store(faded.max(len), Relaxed);
         let is_ready = len <= SMALL || len >= faded;
         let Some(target) = target.filter(|_| is_ready) else { return false };
-        // Made, touched and freed outside of the lock; only the moving is inside.
+        // Made, touched and freed outside of the lock.
         let mut other = RawTable::with_capacity(target);
         window::touch(&mut other);
-        self.warm(index);
         // Memory can wait: a sweeper that waited here would wait for readers.
         let Some(mut locked) = self.shards.try_write(index) else { return false };
         let (table, beside) = locked.parts();
-        if table.len() > other.capacity() {
+        if beside.old.is_some() || table.len() > other.capacity() {
             return false;
         }
         mem::swap(table, &mut other);
-        for (key, entry) in other.drain() {
-            table.insert(self.rehash(&key), (key, entry), |(key, _)| self.rehash(key));
-        }
+        beside.index.clear();
         beside.entries_moved(table);
+        if !other.is_empty() {
+            beside.index.all_due();
+            beside.old = Some(OldTable { table: mem::take(&mut other), next: 0 });
+            notes.soonest.store(0, Relaxed);
+        }
         drop(locked);
         true
     }
 
-    /// Brings what will be moved into the processor's caches, window by window, so that it is moved in half
-    /// the time under one lock.
-    fn warm(&self, index: usize) {
-        let buckets = self.shards.read(index).buckets();
-        for start in (0..buckets).step_by(WINDOW) {
-            window::look_at(&self.shards.read(index), start, |_, entry| {
-                black_box(entry.deadline);
-            });
+    /// Moves some of what is still in the old table. Gives that back once it is empty, to be freed after the lock.
+    pub(super) fn move_some(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        shard: usize,
+    ) -> Option<Table<K, V>> {
+        let mut moving = Vec::new();
+        for _ in 0..MOVED_AT_ONCE {
+            let (_, beside) = locked.parts();
+            let OldTable { table, next } = beside.old.as_mut()?;
+            let window = *next..table.buckets().min(*next + WINDOW);
+            *next = window.end;
+            let taken = |key, entry| moving.push((key, entry));
+            window::take(table, window, usize::MAX, |_| true, taken);
+            let is_over = *next == table.buckets();
+            for (key, entry) in moving.drain(..) {
+                let hash = self.rehash(&key);
+                self.insert(locked, Location { hash, index: shard }, key, entry);
+            }
+            if is_over {
+                let (_, beside) = locked.parts();
+                return beside.old.take().map(|old| old.table);
+            }
+        }
+        None
+    }
+
+    /// Moves the entry of this hash that `is_it`, if the old table has it.
+    #[cold]
+    pub(super) fn move_key(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        place: Location,
+        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+    ) {
+        let (_, beside) = locked.parts();
+        let Some(old) = &mut beside.old else { return };
+        let found = window::find_where(&mut old.table, place.hash, is_it);
+        if let Some(bucket) = found.map(|(bucket, _)| bucket) {
+            let (key, entry) = window::take_at(&mut old.table, bucket);
+            self.insert(locked, place, key, entry);
         }
     }
 }

@@ -73,13 +73,19 @@ where
         dead: &mut Vec<Departure<K, V>>,
     ) -> Option<WindowReport> {
         let mut locked = self.lock(visit.shard, patience)?;
+        if locked.beside().old.is_some() {
+            let emptied = self.move_some(&mut locked, visit.shard);
+            drop(locked);
+            drop(emptied);
+            return Some(WindowReport::default());
+        }
         // Read under the lock, so that the stamps of a key never go back.
         let now = now.tick();
-        let (table, Beside { index, cursor, moved }) = locked.parts();
+        let (table, Beside { index, cursor, moved, .. }) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
             visit.left = Some(0);
-            index.clear(table);
+            index.clear();
             self.notes[visit.shard].soonest.store(Deadline::PERSISTENT.order(), Relaxed);
             return Some(WindowReport::default());
         }
@@ -142,7 +148,7 @@ where
         Some(report)
     }
 
-    fn lock(&self, shard: usize, patience: Patience) -> Option<Locked<'_, K, V, Beside>> {
+    fn lock(&self, shard: usize, patience: Patience) -> Option<Locked<'_, K, V, Beside<K, V>>> {
         match patience {
             Patience::None => self.shards.try_write(shard),
             Patience::Wait => Some(self.shards.write(shard)),

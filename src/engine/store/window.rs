@@ -10,7 +10,7 @@
 //!    an entry.
 //!
 //! DashMap's locks hold a table and nothing else. What else they guard lies beside them, and is reached only through
-//! a guard that holds the lock of its shard for writing.
+//! a guard that holds the lock of its shard.
 #![allow(unsafe_code)]
 
 use std::{
@@ -39,8 +39,15 @@ pub(super) struct Shards<K, V, B, S> {
 
 struct Beside<B>(UnsafeCell<B>);
 
-// SAFETY: as of a mutex. A `B` is only reached through `Locked`, which holds the lock of its shard for writing.
-unsafe impl<B: Send> Sync for Beside<B> {}
+// SAFETY: as of a lock for readers and writers. A `B` is only reached through `Reading` and `Locked`, which hold the
+// lock of its shard.
+unsafe impl<B: Send + Sync> Sync for Beside<B> {}
+
+/// A shard that is locked for reading.
+pub(super) struct Reading<'a, K, V, B> {
+    table: RwLockReadGuard<'a, Table<K, V>>,
+    beside: &'a Beside<B>,
+}
 
 /// A shard that is locked for writing.
 pub(super) struct Locked<'a, K, V, B> {
@@ -73,9 +80,9 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
 
     /// Waits behind a writer who waits.
     #[inline]
-    pub(super) fn read(&self, index: usize) -> RwLockReadGuard<'_, Table<K, V>> {
+    pub(super) fn read(&self, index: usize) -> Reading<'_, K, V, B> {
         self.gates[index].pass();
-        self.map.shards()[index].read()
+        Reading { table: self.map.shards()[index].read(), beside: &self.beside[index] }
     }
 
     /// Waits for those who are reading now, and for none who comes later.
@@ -116,7 +123,32 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     }
 }
 
+impl<K, V, B> Reading<'_, K, V, B> {
+    /// What else the lock guards.
+    #[inline]
+    pub(super) fn beside(&self) -> &B {
+        // SAFETY: we hold the lock of this shard for reading, so no `Locked` of it is there as long as we are.
+        unsafe { &*self.beside.0.get() }
+    }
+}
+
+impl<K, V, B> Deref for Reading<'_, K, V, B> {
+    type Target = Table<K, V>;
+
+    #[inline]
+    fn deref(&self) -> &Table<K, V> {
+        &self.table
+    }
+}
+
 impl<K, V, B> Locked<'_, K, V, B> {
+    /// What else the lock guards.
+    #[inline]
+    pub(super) fn beside(&self) -> &B {
+        // SAFETY: as below; this one is borrowed as long as the reference is, and so gives nobody a mutable one.
+        unsafe { &*self.beside.0.get() }
+    }
+
     /// The table, and what else its lock guards.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
@@ -129,6 +161,7 @@ impl<K, V, B> Locked<'_, K, V, B> {
 impl<K, V, B> Deref for Locked<'_, K, V, B> {
     type Target = Table<K, V>;
 
+    #[inline]
     fn deref(&self) -> &Table<K, V> {
         &self.table
     }

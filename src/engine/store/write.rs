@@ -54,7 +54,7 @@ where
         V: Clone,
     {
         let place @ Location { hash, index } = self.place(&key);
-        let mut locked = self.shards.write(index);
+        let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
         // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
@@ -95,7 +95,7 @@ where
     /// Puts `value` at `key` where no live value is; tells whether it did.
     pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
         let place @ Location { hash, index } = self.place(&key);
-        let mut locked = self.shards.write(index);
+        let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
             self.insert(&mut locked, place, key, Entry::new(value, deadline));
@@ -123,8 +123,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Location { hash, index } = self.place(key);
-        let mut locked = self.shards.write(index);
+        let place @ Location { hash, index } = self.place(key);
+        let mut locked = self.write(place, |k, _| k.borrow() == key);
         let (table, beside) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| k.borrow() == key)?;
         if !now.is_dead(entry.deadline) {
@@ -144,8 +144,8 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
-        let Location { hash, index } = self.place(key);
-        let mut locked = self.shards.write(index);
+        let place @ Location { hash, index } = self.place(key);
+        let mut locked = self.write(place, |k, _| k.borrow() == key);
         let (table, _) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| k.borrow() == key)?;
         if now.is_dead(entry.deadline) {

@@ -18,8 +18,8 @@ use std::time::Duration;
 /// use fleeting::{Cache, Sweep};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// // At most 100 ms * 4 = 400 ms until a dead value has left.
-/// let sweep = Sweep::default().every(Duration::from_millis(100)).sample(0.25);
+/// // At most 50 ms until a dead value has left.
+/// let sweep = Sweep::default().every(Duration::from_millis(50));
 /// let cache: Cache<String, u32> = Cache::builder().sweep(sweep).build();
 /// # cache.set("a".into(), 1).await;
 /// # }
@@ -52,7 +52,7 @@ impl Sweep {
     }
 
     /// The share of resident entries that a pass looks at, above 0 and at most 1 (TimedDict:
-    /// `sample_probability`). Defaults to 0.1.
+    /// `sample_probability`). Rounded up to whole runs of 64 neighbours in each shard. Defaults to 1.
     ///
     /// # Panics
     ///
@@ -108,12 +108,12 @@ impl Sweep {
 }
 
 impl Default for Sweep {
-    /// Every 100 ms a tenth of the entries, repeated at once where a tenth of them had expired: at most
-    /// 1 s of staleness, for two thousandths of a core where a million live entries have nothing due.
+    /// Every 100 ms all entries of which some may be dead, repeated at once where a tenth of them had expired: at
+    /// most 100 ms of staleness.
     fn default() -> Self {
         Self {
             every: Some(Duration::from_millis(100)),
-            sample: 0.1,
+            sample: 1.0,
             repeat_at: 0.1,
             budget: 1.0,
             seed: None,

@@ -116,7 +116,7 @@ async fn run<K, V, S>(
         }
         // Memory is given back after the sweep, when it is known what is left.
         let Some(cache) = shared.upgrade() else { return };
-        next_to_shrink = shrink_one(&cache, next_to_shrink);
+        next_to_shrink = shrink_one(&cache, next_to_shrink).unwrap_or(next_to_shrink);
         let report = sweep.finish(&cache);
         cuts = if report.out_of_budget { cuts + 1 } else { 0 };
         if cuts == CUTS_BEFORE_WARNING {
@@ -288,8 +288,8 @@ where
     }
 }
 
-/// Gives back the memory of the next sparse shard; returns where to go on at the next tick.
-fn shrink_one<K, V, S>(cache: &SharedState<K, V, S>, from: usize) -> usize
+/// Begins to give back the memory of the next sparse shard; returns where to go on at the next tick.
+pub(crate) fn shrink_one<K, V, S>(cache: &SharedState<K, V, S>, from: usize) -> Option<usize>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
@@ -304,7 +304,7 @@ where
             "the Hash of keys panicked as a table moved"
         );
     }
-    shrunk.map_or(from, |shard| (shard + 1) % count)
+    shrunk.map(|shard| (shard + 1) % count)
 }
 
 /// Thirty years, as Tokio's own timers put it.

@@ -1,0 +1,104 @@
+//! Taking everything out, a part of a shard at a time.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    mem,
+};
+
+use hashbrown::raw::RawTable;
+
+use super::{
+    Store,
+    counters::bump,
+    entry::{Cause, Departure, Entry},
+    window::{self, WINDOW},
+};
+use crate::engine::{
+    clock::{Now, Tick},
+    panics,
+};
+
+/// How many buckets are cleared under one lock.
+const CLEARED_AT_ONCE: usize = 4 * WINDOW;
+
+/// How far one shard is cleared.
+pub(crate) struct ClearPass {
+    shard: usize,
+    next: usize,
+    /// That of the shard when the pass began.
+    generation: Option<u32>,
+}
+
+impl ClearPass {
+    pub(crate) fn new(shard: usize) -> Self {
+        Self { shard, next: 0, generation: None }
+    }
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Takes out what is in the next windows of a shard, or all of it where nobody wants to hear of it; tells whether
+    /// there may be more.
+    pub(crate) fn clear_windows(&self, pass: &mut ClearPass, now: &impl Now) -> bool {
+        // Made before the lock: to allocate under it would keep readers waiting for the system.
+        let mut gone = RawTable::with_capacity(self.reserved);
+        let mut departures = Vec::with_capacity(CLEARED_AT_ONCE);
+        let mut locked = self.shards.write(pass.shard);
+        if locked.beside().old.is_some() {
+            let emptied = self.move_some(&mut locked, pass.shard);
+            drop(locked);
+            drop(emptied);
+            return true;
+        }
+        let now = now.tick();
+        let (table, beside) = locked.parts();
+        let wanted = self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
+        if wanted {
+            // What has moved may be behind us.
+            if pass.generation != Some(beside.generation) {
+                pass.generation = Some(beside.generation);
+                pass.next = 0;
+            }
+            let end = table.buckets().min(pass.next + CLEARED_AT_ONCE);
+            for start in (pass.next..end).step_by(WINDOW) {
+                let window = start..end.min(start + WINDOW);
+                let taken = |key, entry: Entry<V>| departures.push(departed(key, entry, now));
+                window::take(table, window, usize::MAX, |_| true, taken);
+            }
+            pass.next = end;
+        }
+        let ends = !wanted || pass.next == table.buckets();
+        if !wanted || ends && table.is_empty() {
+            mem::swap(table, &mut gone);
+            beside.index.clear();
+            beside.entries_moved(table);
+        }
+        let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
+        let mut removed = departures.len() - expired;
+        self.journal.record_wanted(&mut departures);
+        drop(locked);
+        // What nobody wants to hear of is counted here, out of the lock.
+        window::look(&gone, |_, entry| {
+            *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
+        });
+        // These counters are only ever written under the lock.
+        let counting = self.shards.write(pass.shard);
+        let counters = &self.notes[pass.shard].departures;
+        bump(&counters.expired, expired as u64);
+        bump(&counters.removed, removed as u64);
+        drop(counting);
+        self.give_room(expired + removed);
+        // One by one: a table that is dropped whole leaks the rest where one panics.
+        panics::drop_all(departures);
+        panics::drop_all(gone.drain());
+        !ends
+    }
+}
+
+fn departed<K, V>(key: K, entry: Entry<V>, now: Tick) -> Departure<K, V> {
+    let is_dead = entry.deadline.is_dead(now);
+    entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)
+}

@@ -1,0 +1,10 @@
+//! A table from which entries move to a smaller one.
+
+use super::window::Table;
+
+/// A table that was too large, and what has not moved from it yet.
+pub(super) struct OldTable<K, V> {
+    pub(super) table: Table<K, V>,
+    /// The bucket from which on nothing has moved.
+    pub(super) next: usize,
+}
