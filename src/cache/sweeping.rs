@@ -11,8 +11,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Sweeps once, now, also while the sweeper is paused or there is none. Where earlier sweeps left shards
-    /// nearly empty, it gives their memory back.
+    /// Sweeps once, now, also while the sweeper is paused or there is none. It gives the memory of
+    /// nearly empty shards back; what they still hold moves with the next sweep.
     ///
     /// It never waits for a subscriber: where a lossless one has no room, the sweep ends there and
     /// [`SweepReport::held_back`] is true.
@@ -21,20 +21,19 @@ where
     ///
     /// Cancel safe: what it has not looked at, the next sweep will.
     pub async fn sweep(&self) -> SweepReport {
-        // At most as often as there are shards: one that is shrunk is not sparse any more.
-        let mut next = Some(0);
-        for _ in 0..self.shared.store.shard_count() {
-            let Some(from) = next else { break };
-            next = shrink_one(&self.shared, from);
-            if next.is_some() {
-                tokio::task::yield_now().await;
-            }
-        }
         let mut sweep = SweepRun::new(&self.shared);
         while let Step::Yield = sweep.step_safely(&self.shared) {
             tokio::task::yield_now().await;
         }
-        sweep.finish(&self.shared)
+        let report = sweep.finish(&self.shared);
+        // At most as often as there are shards: one that was shrunk is not sparse any more.
+        let mut next = 0;
+        for _ in 0..self.shared.store.shard_count() {
+            let Some(shard) = shrink_one(&self.shared, next) else { break };
+            next = shard;
+            tokio::task::yield_now().await;
+        }
+        report
     }
 
     /// Lets the sweeper rest. Reads stay right: dead values just stay in memory.
