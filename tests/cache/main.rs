@@ -8,6 +8,7 @@ mod log;
 mod sequences;
 
 mod contract;
+mod fairness;
 mod logging;
 mod model;
 mod runtimes;

@@ -10,7 +10,7 @@ use std::{
 
 use fleeting::{Cache, Sweep, SweepReport, When};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_test::{assert_pending, task::spawn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -457,4 +457,69 @@ mod settings {
             cache.sweep().await;
         }
     }
+}
+
+/// What lives is passed over, also in tables that never grew.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_due_is_not_looked_at() {
+    for capacity in [0, 100, 200_000] {
+        let builder = Cache::builder().sweep(Sweep::manual()).initial_capacity(capacity);
+        let cache: Cache<u64, u64> = builder.build();
+        for key in 0..100_000 {
+            cache.set_ex(key, key, 100 * SECOND).await;
+        }
+        for seconds in [0, 50] {
+            advance(seconds * SECOND).await;
+            assert_eq!(cache.sweep().await.looked_at, 0);
+        }
+        cache.set_ex(1, 1, SECOND).await;
+        advance(SECOND).await;
+        let report = cache.sweep().await;
+        assert_eq!(report.expired, 1);
+        assert!(report.looked_at <= 64, "{report:?}");
+        assert_eq!(cache.sweep().await.looked_at, 0, "what stayed is known");
+    }
+}
+
+/// Times of months and years: what is too far ahead to be told exactly leaves in time all the same.
+#[tokio::test(start_paused = true)]
+async fn what_dies_in_a_year_leaves_in_time() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let cache: Cache<u32, u32> = Cache::builder().sweep(Sweep::manual()).build();
+    for day in 1..1_000 {
+        cache.set_ex(day, day, day * DAY).await;
+    }
+    let mut looked_at = 0;
+    for day in 1..1_000 {
+        advance(DAY - MS).await;
+        looked_at += cache.sweep().await.looked_at;
+        assert_eq!(cache.len(), 1_000 - day as usize, "before day {day} is over");
+        advance(MS).await;
+        looked_at += cache.sweep().await.looked_at;
+        assert_eq!(cache.len(), 999 - day as usize, "after day {day}");
+    }
+    assert!(looked_at < 100_000, "{looked_at}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_heard_by_a_sweep_that_is_held_back() {
+    let cache: Cache<u64, u64> = Cache::new();
+    let mut events = cache.events_lossless(10);
+    for key in 0..1_000 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    let_sweep(2 * SECOND).await;
+    assert!(cache.len() >= 980, "it is held back");
+    cache.pause_sweeper();
+    let before = cache.len();
+    for _ in 0..10 {
+        events.recv().await.unwrap();
+    }
+    let_sweep(10 * SECOND).await;
+    assert_eq!(cache.len(), before, "it goes on though it is paused");
+    cache.resume_sweeper();
+    for _ in 10..1_000 {
+        timeout(SECOND, events.recv()).await.expect("it works again").unwrap();
+    }
+    assert!(cache.is_empty());
 }
