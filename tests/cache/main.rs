@@ -16,3 +16,4 @@ mod stress;
 mod sweeper;
 mod user_types;
 mod verbs;
+mod weak;
