@@ -74,10 +74,11 @@ pub(crate) fn ms(duration: Duration) -> f64 {
     1e3 * duration.as_secs_f64()
 }
 
-/// In microseconds or milliseconds, whichever is shorter.
+/// In nanoseconds, microseconds or milliseconds, whichever is shortest.
 pub(crate) fn show(duration: Duration) -> String {
     match duration.as_micros() {
-        0..10 => format!("{:.1} µs", 1e6 * duration.as_secs_f64()),
+        0 => format!("{} ns", duration.as_nanos()),
+        1..10 => format!("{:.1} µs", 1e6 * duration.as_secs_f64()),
         micros @ 10..10_000 => format!("{micros} µs"),
         _ => format!("{:.0} ms", ms(duration)),
     }
