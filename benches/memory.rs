@@ -11,9 +11,9 @@
 //! contains what a hypervisor takes, and the time for which the thread that held the lock had no processor:
 //! the phase in which the sweeper is paused shows how much is noise.
 
+mod measure;
+
 use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -27,6 +27,8 @@ use tokio::{
     runtime::{Handle, Runtime},
     time::{Instant, sleep, sleep_until},
 };
+
+use measure::{Waits, resident};
 
 const MILLION: u64 = 1_000_000;
 const DYING: u64 = 10 * MILLION;
@@ -135,35 +137,26 @@ fn measure(runtime: &Runtime, staying: u64) -> Vec<String> {
 /// Reads until the phases are over; returns the latencies of each.
 fn read(handle: &Handle, cache: &Numbers, phase: &AtomicUsize) -> Vec<Latencies> {
     let mut phases: Vec<Latencies> = PHASES.iter().map(|_| Latencies::default()).collect();
-    let waits = File::open("/proc/thread-self/schedstat").expect("a kernel that tells of waits");
-    let mut waited = waited_for_a_processor(&waits);
+    let waits = Waits::of_this_thread();
+    let mut waited = waits.so_far();
     handle.block_on(async {
         for key in (0..READ).cycle() {
             let Some(latencies) = phases.get_mut(phase.load(Relaxed)) else { return };
             // A fresh count, so that a late look-up is not excused by waits long before it.
             if key % 64 == 0 {
-                waited = waited_for_a_processor(&waits);
+                waited = waits.so_far();
             }
             let start = std::time::Instant::now();
             let value = cache.get(&key).await;
             let latency = start.elapsed();
             assert_eq!(value, Some(key), "a live value is lost");
             latencies.add(latency, || {
-                let before = std::mem::replace(&mut waited, waited_for_a_processor(&waits));
+                let before = std::mem::replace(&mut waited, waits.so_far());
                 waited - before
             });
         }
     });
     phases
-}
-
-/// How long this thread was ready to run and did not.
-fn waited_for_a_processor(schedstat: &File) -> Duration {
-    let mut line = [0; 64];
-    let read = schedstat.read_at(&mut line, 0).expect("schedstat can be read");
-    let line = std::str::from_utf8(&line[..read]).expect("digits and spaces");
-    let waited = line.split(' ').nth(1).and_then(|word| word.parse().ok());
-    Duration::from_nanos(waited.expect("the second number"))
 }
 
 #[derive(Default)]
@@ -212,12 +205,4 @@ impl Latencies {
 
 fn microseconds(worst: Option<Duration>) -> String {
     worst.map_or_else(|| format!("< {LATE:?}"), |worst| format!("{} µs", worst.as_micros()))
-}
-
-/// Megabytes of this process that are in memory.
-fn resident() -> f64 {
-    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok());
-    // rustix could tell the size of a page, at the price of a feature: on x86-64 there is one.
-    pages.expect("the second number") * 4_096.0 / 1e6
 }

@@ -10,6 +10,7 @@ mod shutdown;
 mod stats;
 mod streams;
 mod sweeping;
+mod weak;
 
 use std::{
     borrow::Borrow,
@@ -28,6 +29,7 @@ pub use self::{
     builder::Builder,
     iter::{Iter, Keys, Values},
     stats::Stats,
+    weak::WeakCache,
 };
 use crate::engine::{
     clock::{CallTime, Deadline},
@@ -73,6 +75,16 @@ const DEBUG_ENTRIES: usize = 32;
 /// work from other runtimes and from none; when the runtime of the cache is gone, only the sweeper and
 /// [`on_expired`](Cache::on_expired) are.
 ///
+/// So a `static` cache belongs to the runtime of the task that happened to need it first. Under
+/// `#[tokio::test]` that is one test's, which ends with it: for all later tests nothing is swept and no callback
+/// is called, and where that test had paused its clock, this stands still for ever and no value dies. The
+/// [guide](crate::guide::handles#a-static-cache) shows what to do.
+///
+/// # The end
+///
+/// With the last handle the values, the sweeper and the streams end. A callback or a value that owns a handle
+/// of its own cache keeps it alive for ever: let it own a [`WeakCache`].
+///
 /// # Examples
 ///
 /// ```
@@ -89,6 +101,8 @@ const DEBUG_ENTRIES: usize = 32;
 /// # }
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
+    /// One for each handle: the sweeper at work holds the state too, and is none.
+    handles: Arc<()>,
     shared: Arc<SharedState<K, V, S>>,
     time_to_live: Option<Duration>,
 }
@@ -407,7 +421,11 @@ where
 
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), time_to_live: self.time_to_live }
+        Self {
+            handles: self.handles.clone(),
+            shared: self.shared.clone(),
+            time_to_live: self.time_to_live,
+        }
     }
 }
 

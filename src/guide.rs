@@ -3,6 +3,7 @@
 //! | page | |
 //! | --- | --- |
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
+//! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
@@ -28,6 +29,9 @@
 
 #[doc = include_str!("guide/streams.md")]
 pub mod streams {}
+
+#[doc = include_str!("guide/handles.md")]
+pub mod handles {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]

@@ -71,7 +71,7 @@ pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, RateLimit, RateLimitLayer, RateLimited,
     TrustedProxies,
 };
-pub use cache::{Builder, Cache, Iter, Keys, Stats, Values};
+pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
 pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},
     hasher::DefaultHasher,

@@ -1,4 +1,5 @@
-//! Bytes an entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md.
+//! Bytes an entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md;
+//! `cargo bench --bench bytes -- index` prints what the sweeper's index takes, and no more.
 //!
 //! Apart from `peers`: an allocator that counts would slow those figures.
 
@@ -9,13 +10,14 @@ use std::{alloc::System, fmt::Write, sync::Arc, time::Duration};
 
 use cap::Cap;
 use dashmap::DashMap;
-use fleeting::{Limit, RateLimiter, Window};
+use fleeting::{Cache, Limit, RateLimiter, Window};
 use subjects::{Bare, ByHand, Fleeting, Moka, NAMES, QuickCache, Retainer, Subject};
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 const TTL: Duration = Duration::from_secs(86_400);
+const HOUR: Duration = Duration::from_secs(3_600);
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -23,6 +25,10 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    let index = runtime.block_on(index());
+    if std::env::args().any(|word| word == "index") {
+        return println!("{index}");
+    }
     let mut page = String::from(
         "# Bytes an entry\n\n\
          Made by `cargo bench --bench bytes`: what the allocator gave out for each entry of a 20-byte `String` \
@@ -60,10 +66,62 @@ fn main() {
         }
         page.push('\n');
     }
+    page += "\n";
+    page += &index;
     println!("{page}");
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     std::fs::create_dir_all(docs).expect("docs/ can be made");
     std::fs::write(format!("{docs}/bytes.md"), page).expect("docs/bytes.md can be written");
+}
+
+/// What an entry takes beyond its place in a map: what is kept so that a sweep can pass over it.
+async fn index() -> String {
+    let mut page = String::from(
+        "## The index of the sweeper\n\n\
+         `u64` keys and values, each with a TTL, spread over an hour; the map has room for a deadline in each entry. The \
+         last column is the difference without what an empty cache takes.\n\n\
+         | entries | DashMap<u64, (u64, u64)> | fleeting | difference | of that for each entry |\n\
+         | --- | --- | --- | --- | --- |\n",
+    );
+    // What the first cache of a process takes for all.
+    numbers(0).await;
+    let (map, cache) = numbers(0).await;
+    let empty = cache - map;
+    for entries in [10_000, 100_000, 1_000_000, 10_000_000] {
+        let (map, cache) = numbers(entries).await;
+        let each = |bytes: f64| bytes / entries as f64;
+        writeln!(
+            page,
+            "| {entries} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            each(map),
+            each(cache),
+            each(cache - map),
+            each(cache - map - empty),
+        )
+        .expect("a string takes all");
+    }
+    page
+}
+
+/// The bytes of a bare map and of a cache with so many entries.
+async fn numbers(entries: u64) -> (f64, f64) {
+    let before = MEMORY.allocated();
+    let map = DashMap::with_hasher_and_shard_amount(foldhash::fast::RandomState::default(), 64);
+    for i in 0..entries {
+        map.insert(i, (i, i));
+    }
+    let of_map = MEMORY.allocated() - before;
+    drop(map);
+    let before = MEMORY.allocated();
+    let cache: Cache<u64, u64> = Cache::builder().shards(64).build();
+    for i in 0..entries {
+        cache.set_ex(i, i, TTL + HOUR.mul_f64(i as f64 / entries as f64)).await;
+    }
+    let of_cache = MEMORY.allocated() - before;
+    drop(cache);
+    // Its sweeper may hold it a moment longer.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    (of_map as f64, of_cache as f64)
 }
 
 /// A bare map with room for a deadline of eight bytes: what there is to match.

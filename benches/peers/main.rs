@@ -2,6 +2,9 @@
 //!
 //! Every figure is the median of rounds in which the subjects take turns, on one machine in one run: the
 //! ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
+//!
+//! `cargo bench --bench peers -- "get, 1000000 entries, uniform"` prints those rows of the first table whose names
+//! contain one of the words given, and writes nothing. `FLEETING_ROUNDS=31` makes them more certain.
 
 mod growth;
 mod ops;
@@ -18,6 +21,12 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    // Cargo adds `--bench`.
+    let asked: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if !asked.is_empty() {
+        return println!("{}", runtime.block_on(ops::table(quick, &asked)));
+    }
     let mut page = format!(
         "# The field, side by side\n\n\
          Made by `cargo bench --bench peers`: medians of rounds in which all take turns, on one machine in \
@@ -37,7 +46,7 @@ fn main() {
         version("quick_cache"),
         version("retainer"),
     );
-    page += &runtime.block_on(ops::table(quick));
+    page += &runtime.block_on(ops::table(quick, &[]));
     let (growth, lines) = runtime.block_on(growth::table(quick));
     page += &growth;
     let (storm, bars) = runtime.block_on(storm::table(quick));

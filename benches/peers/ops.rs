@@ -172,28 +172,57 @@ async fn mixed<S: Subject>(
     }
 }
 
-pub(crate) async fn table(quick: bool) -> String {
+/// All rows, or those whose names contain a word of `asked`.
+pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
     let mut page =
         String::from("\n## Nanoseconds a call\n\nIn brackets: as a multiple of the floor.\n\n");
     head(&mut page, "", &NAMES);
-    let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, 9) };
+    let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, rounds()) };
     for entries in [10_000, 1_000_000] {
         let entries = if quick { entries / 10 } else { entries };
+        let rows = rows(entries, asked);
+        if rows.is_empty() {
+            continue;
+        }
         let keys = keys(entries);
         let field = Field::filled(&keys).await;
-        for (spread, calls) in
-            [("uniform", uniform(entries, calls)), ("Zipf 0.99", zipf(entries, calls))]
-        {
-            for tasks in [1, 2] {
-                for (name, op) in [("get", Op::Get), ("set_ex", Op::SetEx), ("95 : 5", Op::Mixed)] {
-                    let figures = field.medians(op, &keys, &calls, tasks, rounds).await;
-                    let plural = if tasks == 1 { "" } else { "s" };
-                    let name = format!("{name}, {entries} entries, {spread}, {tasks} task{plural}");
-                    eprintln!("{name}: {figures:.0?}");
-                    row(&mut page, &name, &figures);
+        let spreads = [uniform(entries, calls), zipf(entries, calls)];
+        for Row { name, spread, tasks, op } in rows {
+            let figures = field.medians(op, &keys, &spreads[spread], tasks, rounds).await;
+            eprintln!("{name}: {figures:.0?}");
+            row(&mut page, &name, &figures);
+        }
+    }
+    page
+}
+
+struct Row {
+    name: String,
+    /// The place of its keys among the spreads.
+    spread: usize,
+    tasks: usize,
+    op: Op,
+}
+
+fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (spread, spread_name) in ["uniform", "Zipf 0.99"].into_iter().enumerate() {
+        for tasks in [1, 2] {
+            for (op_name, op) in [("get", Op::Get), ("set_ex", Op::SetEx), ("95 : 5", Op::Mixed)] {
+                let plural = if tasks == 1 { "" } else { "s" };
+                let name =
+                    format!("{op_name}, {entries} entries, {spread_name}, {tasks} task{plural}");
+                if asked.is_empty() || asked.iter().any(|word| name.contains(word)) {
+                    rows.push(Row { name, spread, tasks, op });
                 }
             }
         }
     }
-    page
+    rows
+}
+
+/// In how many rounds the subjects take turns.
+fn rounds() -> usize {
+    let set = std::env::var("FLEETING_ROUNDS").ok();
+    set.map_or(9, |rounds| rounds.parse().expect("FLEETING_ROUNDS must be a number"))
 }

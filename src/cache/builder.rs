@@ -4,6 +4,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
     marker::PhantomData,
+    sync::Arc,
     time::Duration,
 };
 
@@ -137,7 +138,7 @@ where
         let shared =
             SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
         let shared = sweeper::start(shared);
-        Cache { shared, time_to_live: self.time_to_live }
+        Cache { handles: Arc::default(), shared, time_to_live: self.time_to_live }
     }
 }
 

@@ -63,6 +63,10 @@ where
     /// each call: share what it changes in an `Arc`. [`JoinHandle::abort`] ends it; so does the end of
     /// the cache.
     ///
+    /// **A callback that owns a handle of its cache keeps it alive for ever**, values, sweeper, streams and all:
+    /// it would end with the cache, which it does not let end. Let it own a [`WeakCache`](crate::WeakCache),
+    /// whose page has an example.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use fleeting::Cache;

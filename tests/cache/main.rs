@@ -17,3 +17,4 @@ mod stress;
 mod sweeper;
 mod user_types;
 mod verbs;
+mod weak;

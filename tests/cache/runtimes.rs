@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
         mpsc::channel,
     },
@@ -178,6 +178,51 @@ fn a_cache_of_a_current_thread_runtime_keeps_that_runtimes_time_elsewhere() {
     current_thread().block_on(async {
         assert_eq!(cache.get(&1).await, None, "an hour passed in the runtime of the cache");
     });
+}
+
+/// What the docs of `Cache` warn of: a `static` cache belongs to the first test that needs it.
+#[test]
+fn a_static_cache_is_of_no_use_after_the_test_that_built_it() {
+    static CACHE: LazyLock<Cache<u32, u32>> = LazyLock::new(cache);
+
+    let test = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    test().block_on(async {
+        CACHE.set_ex(1, 1, SECOND).await;
+        sleep(2 * SECOND).await;
+        assert!(CACHE.is_empty(), "the first test finds that it is swept");
+        CACHE.set_ex(2, 2, SECOND).await;
+    });
+    test().block_on(async {
+        CACHE.set_ex(3, 3, SECOND).await;
+        sleep(60 * SECOND).await;
+        assert_eq!(CACHE.len(), 2, "the sweeper is gone");
+        assert_eq!(CACHE.get(&3).await, Some(3), "the clock is gone: it stands still");
+    });
+}
+
+/// The way out that the guide shows.
+#[test]
+fn a_static_cache_with_a_runtime_of_its_own_serves_every_test() {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(multi_thread);
+    static CACHE: LazyLock<Cache<u32, u32>> = LazyLock::new(|| {
+        let _inside = RUNTIME.enter();
+        cache()
+    });
+
+    for (test, paused) in [(0, false), (1, true), (2, false)] {
+        let mut runtime = Builder::new_current_thread();
+        runtime.enable_all().start_paused(paused).build().unwrap().block_on(async {
+            let mut events = CACHE.events_lossless(10);
+            let (sender, keys) = channel();
+            let callback =
+                CACHE.on_expired(async move |event| sender.send(event.key).expect("it listens"));
+            CACHE.set_ex(test, test, 20 * MILLISECOND).await;
+            assert_eq!(events.recv().await.expect("the cache lives").key, test);
+            assert_eq!(keys.recv_timeout(PATIENCE), Ok(test));
+            assert!(CACHE.is_empty(), "it is swept");
+            callback.abort();
+        });
+    }
 }
 
 #[test]
