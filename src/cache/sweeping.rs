@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::Cache;
-use crate::engine::sweeper::{Step, SweepReport, SweepRun, shrink_one};
+use crate::engine::sweeper::{Step, SweepReport, SweepRun, shrink};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -26,12 +26,10 @@ where
             tokio::task::yield_now().await;
         }
         let report = sweep.finish(&self.shared);
-        // At most as often as there are shards: one that was shrunk is not sparse any more.
-        let mut next = 0;
-        for _ in 0..self.shared.store.shard_count() {
-            let Some(shard) = shrink_one(&self.shared, next) else { break };
-            next = shard;
-            tokio::task::yield_now().await;
+        for shard in 0..self.shared.store.shard_count() {
+            if shrink(&self.shared, shard) {
+                tokio::task::yield_now().await;
+            }
         }
         report
     }

@@ -12,7 +12,7 @@ mod kernel;
 mod lazy;
 mod test_util;
 
-use std::num::NonZeroU64;
+use std::{num::NonZeroU64, time::Duration};
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -69,6 +69,15 @@ impl Clock {
             }
         };
         Tick(tick.expect("the machine has not run for five centuries"))
+    }
+
+    /// How long it is until the next of the moments that come each `every`, which are the same for all who ask: who ticks
+    /// together wakes the runtime once. By a clock that may be paused, it is `every`, so that tests can tell.
+    pub(crate) fn until_beat(&self, every: Duration) -> Duration {
+        match &self.source {
+            Source::Kernel(kernel) => kernel.until_beat(every),
+            _ => every,
+        }
     }
 
     /// A reading that moves on in steps of some milliseconds, of the machine's clock, and costs next to nothing.
@@ -136,7 +145,7 @@ fn real_now() -> Instant {
 
 #[cfg(not(target_os = "linux"))]
 mod kernel {
-    use std::{sync::LazyLock, time};
+    use std::{sync::LazyLock, time, time::Duration};
 
     use tokio::time::Instant;
 
@@ -164,6 +173,10 @@ mod kernel {
         }
 
         pub(super) fn coarse_tick(&self) -> u64 {
+            match *self {}
+        }
+
+        pub(super) fn until_beat(&self, _every: Duration) -> Duration {
             match *self {}
         }
     }

@@ -12,5 +12,5 @@ mod config;
 mod report;
 mod task;
 
-pub(crate) use self::task::{Step, SweepRun, shrink_one, start};
+pub(crate) use self::task::{Step, SweepRun, shrink, start};
 pub use self::{config::Sweep, report::SweepReport};

@@ -36,6 +36,12 @@ impl Kernel {
         EPOCH + nanoseconds(ClockId::Monotonic) - self.epoch
     }
 
+    /// How long it is until the machine has run for a whole number of `every`.
+    pub(super) fn until_beat(&self, every: Duration) -> Duration {
+        let Some(beat) = super::nanoseconds(every) else { return every };
+        Duration::from_nanos(beat - nanoseconds(ClockId::Monotonic) % beat)
+    }
+
     /// The tick of the coarse clock.
     #[inline]
     pub(super) fn coarse_tick(&self) -> u64 {

@@ -34,6 +34,10 @@ const YIELD_AFTER: u64 = 8_192;
 /// What one that expires costs (it is moved, told of and dropped), in entries looked at.
 const EXPIRED_COSTS: u64 = 16;
 
+/// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
+/// costs that has nothing to do.
+const LOOKS_AT_SPARSE: usize = 8;
+
 /// Sweeps in a row that were cut by the budget before somebody is warned.
 const CUTS_BEFORE_WARNING: u32 = 3;
 
@@ -71,9 +75,10 @@ where
     let shared = Arc::new(state);
     if let Some(every) = shared.sweep.every {
         // Made here, so that a runtime without time panics here and not in the task.
-        let first = Instant::now().checked_add(every).unwrap_or_else(far_future);
-        let mut interval = interval_at(first, every);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let first = Instant::now().checked_add(shared.clock.until_beat(every));
+        let mut interval = interval_at(first.unwrap_or_else(far_future), every);
+        // On the beat again after a tick that came late, so that caches go on to tick together.
+        interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let sweeper = run(Arc::downgrade(&shared), shared.publisher.clone(), interval);
         shared.keep_task(shared.runtime.spawn(sweeper));
     }
@@ -116,7 +121,13 @@ async fn run<K, V, S>(
         }
         // Memory is given back after the sweep, when it is known what is left.
         let Some(cache) = shared.upgrade() else { return };
-        next_to_shrink = shrink_one(&cache, next_to_shrink).unwrap_or(next_to_shrink);
+        for _ in 0..LOOKS_AT_SPARSE {
+            let shard = next_to_shrink % cache.store.shard_count();
+            next_to_shrink = shard + 1;
+            if shrink(&cache, shard) {
+                break;
+            }
+        }
         let report = sweep.finish(&cache);
         cuts = if report.out_of_budget { cuts + 1 } else { 0 };
         if cuts == CUTS_BEFORE_WARNING {
@@ -288,14 +299,13 @@ where
     }
 }
 
-/// Begins to give back the memory of the next sparse shard; returns where to go on at the next tick.
-pub(crate) fn shrink_one<K, V, S>(cache: &SharedState<K, V, S>, from: usize) -> Option<usize>
+/// Begins to give back the memory of a shard that is sparse; tells whether it does.
+pub(crate) fn shrink<K, V, S>(cache: &SharedState<K, V, S>, shard: usize) -> bool
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    let count = cache.store.shard_count();
-    let shrunk = (from..from + count).map(|shard| shard % count).find(|&s| cache.store.shrink(s));
+    let shrunk = cache.store.shrink(shard);
     let unhashed = cache.store.take_unhashed();
     if unhashed > 0 {
         tracing::error!(
@@ -304,7 +314,7 @@ where
             "the Hash of keys panicked as a table moved"
         );
     }
-    shrunk.map(|shard| (shard + 1) % count)
+    shrunk
 }
 
 /// Thirty years, as Tokio's own timers put it.
