@@ -121,9 +121,10 @@ async fn run<K, V, S>(
         }
         // Memory is given back after the sweep, when it is known what is left.
         let Some(cache) = shared.upgrade() else { return };
-        for _ in 0..LOOKS_AT_SPARSE {
-            let shard = next_to_shrink % cache.store.shard_count();
-            next_to_shrink = shard + 1;
+        let count = cache.store.shard_count();
+        for _ in 0..LOOKS_AT_SPARSE.min(count) {
+            let shard = next_to_shrink;
+            next_to_shrink = (shard + 1) % count;
             if shrink(&cache, shard) {
                 break;
             }
