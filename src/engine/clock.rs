@@ -2,13 +2,18 @@
 //!
 //! 1. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
 //! 2. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
-//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
-//!    at most `MARGIN` behind; only a deadline between the two bounds needs the precise clock.
+//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and, as each
+//!    precise reading checks, not far behind; only a deadline between the two bounds needs the precise clock.
+//! 3. What anybody has seen dead is dead for all who come after, however late the coarse clock is (`kernel`).
 
 mod deadline;
 #[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(all(test, target_os = "linux"))]
+mod lateness;
 mod lazy;
+#[cfg(target_os = "linux")]
+mod machine;
 mod test_util;
 
 use std::num::NonZeroU64;
