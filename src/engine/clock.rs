@@ -15,6 +15,7 @@ mod lazy;
 #[cfg(target_os = "linux")]
 mod machine;
 mod test_util;
+mod wait;
 
 use std::num::NonZeroU64;
 
