@@ -81,7 +81,7 @@ use crate::engine::{
 /// A dictionary has no task and needs no runtime, but for the waits of `next_expired` and `next_claim`. It
 /// keeps the time of the runtime on which it was made, where that has a clock that tests pause and advance (a
 /// `current_thread` one); everywhere else, real time. Who waits on a runtime whose clock is another one, as in a test
-/// that pauses it, is late by 10 ms of real time at most.
+/// that pauses it, waits for both, and looks at that of the dictionary each 10 ms.
 ///
 /// # Examples
 ///

@@ -17,8 +17,8 @@ use super::{Clock, deadline::Deadline};
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Clock {
-    /// Waits for `future` until this clock has reached `deadline`; `None` where that came first. A runtime is needed
-    /// only where there is a deadline. Cancel safe where `future` is.
+    /// Waits for `future` until this clock has reached `deadline`, and the timer's too; `None` where that came first. A
+    /// runtime is needed only where there is a deadline. Cancel safe where `future` is.
     pub(crate) async fn timeout_at<F: Future>(
         &self,
         deadline: Deadline,
