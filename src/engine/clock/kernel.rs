@@ -5,38 +5,35 @@
 //! still for all others. So its lag is not assumed but checked, by whatever else reads the precise clock:
 //!
 //! 1. The coarse clock is never ahead of the precise one.
-//! 2. `seen` is a precise reading, which only grows. Once a precise reading `p` has been returned, `seen` is above
-//!    `p - STEP` for all who come after: it was kept, or one less than `STEP` before it had been.
-//! 3. A coarse reading `c` is trusted where it is at most [`LAG`] behind `seen`. Then `c + MARGIN` is above each `p` that
-//!    was returned before, since `c + LAG >= seen > p - STEP`. So whatever anybody has seen dead stays dead.
-//! 4. Where it is not, the precise clock is read, until the coarse one has caught up. That costs time, and is exact.
+//! 2. `horizon` only grows, and is above each precise reading that has been returned: one that is not raises it, to
+//!    [`STEP`] above itself. So it is at most `STEP` ahead of the present, and written once in a `STEP` at most.
+//! 3. A coarse reading `c` is trusted where `c + MARGIN` is not below the horizon. Then what dies after that was seen
+//!    dead by nobody. So whatever anybody has seen dead stays dead.
+//! 4. Where it is not trusted, it is late by more than [`LAG`], and the precise clock is read until it has caught up.
+//!    That costs time, and is exact.
 //! 5. So what is dead can pass for alive only where the coarse clock is late by more than [`MARGIN`], and only until
 //!    the first precise reading after the death, in any thread and by any clock of the process. Each write with a
 //!    TTL and each sweep is one, so where a sweeper runs that is its period at most, and how late it runs itself.
-//!    Where nobody does anything but look up, one look-up in [`CHECK_EVERY`] of each thread is one.
+//!    Where nobody does anything but look up, one call in a thousand is one, of whatever thread ([`check`]).
 //!
-//! `Relaxed` is enough, as `seen` is all there is to agree on: who has heard of `p` reads a `seen` no older than the
-//! one that `p` was compared with.
+//! `Relaxed` is enough, as the horizon is all there is to agree on: who has heard of a reading finds a horizon no older
+//! than the one that the reading was compared with.
 
-use std::{cell::Cell, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{deadline::EPOCH, machine::Machine};
 
-/// How far the coarse clock may be behind the last precise reading that was kept, in nanoseconds: the slowest kernel
+/// How far the coarse clock may be behind the present and be trusted for certain, in nanoseconds: the slowest kernel
 /// ticks each 10 ms, and a tick may be late by as much and more.
 pub(super) const LAG: u64 = 25_000_000;
 
-/// How much newer a precise reading must be than the one that is kept, to be kept in its place: so no processor has to
-/// fetch it anew at each call.
+/// How far the horizon is put ahead of the present, so that no processor has to fetch it anew at each call.
 pub(super) const STEP: u64 = 25_000_000;
 
 /// How far the coarse clock may be behind the present, where it is trusted.
 pub(super) const MARGIN: u64 = LAG + STEP;
-
-/// Look-ups of a thread between two that read the precise clock in any case.
-pub(super) const CHECK_EVERY: u32 = 1_024;
 
 /// The kernel's monotonic clocks, from which `Instant` is read too: the precise one here without the
 /// detour over `Instant`'s arithmetic, and the coarse one, which `Instant` has not.
@@ -67,22 +64,26 @@ impl Kernel {
     /// The tick of the present.
     #[inline]
     pub(super) fn tick(&self) -> u64 {
-        let now = self.machine.precise();
-        if now.saturating_sub(self.machine.seen().load(Relaxed)) >= STEP {
-            self.keep(now);
-        }
-        self.offset + now
+        self.offset + read(self.machine)
     }
 
     /// Ticks between which the present lies: no precise reading that was returned before is outside.
     #[inline(always)]
     pub(super) fn bounds(&self) -> (u64, u64) {
         let coarse = self.machine.coarse();
-        let seen = self.machine.seen().load(Relaxed);
-        if coarse + LAG < seen || is_to_check() {
+        let latest = coarse + MARGIN;
+        let horizon = self.machine.horizon().load(Relaxed);
+        if latest < horizon {
             return self.exact();
         }
-        (self.offset + coarse.max(seen), self.offset + coarse + MARGIN)
+        // The horizon was a `STEP` ahead of the present.
+        let earliest = coarse.max(horizon.saturating_sub(STEP));
+        (self.offset + earliest, self.offset + latest)
+    }
+
+    #[cfg(test)]
+    pub(super) fn horizon(&self) -> u64 {
+        self.offset + self.machine.horizon().load(Relaxed)
     }
 
     /// The bounds by a precise reading.
@@ -91,23 +92,27 @@ impl Kernel {
         let now = self.tick();
         (now, now)
     }
-
-    #[cold]
-    fn keep(&self, now: u64) {
-        // The greatest: who read before another may come here after it.
-        self.machine.seen().fetch_max(now, Relaxed);
-    }
 }
 
-/// Whether it is time for a look-up of this thread that is precise in any case.
-#[inline(always)]
-fn is_to_check() -> bool {
-    thread_local! {
-        static LOOK_UPS: Cell<u32> = const { Cell::new(0) };
+/// Reads the precise clock for no other reason than that a late coarse one is noticed.
+pub(crate) fn check() {
+    read(Machine::REAL);
+}
+
+/// What the precise clock shows, and for those who read the other one a horizon above it.
+#[inline]
+fn read(machine: Machine) -> u64 {
+    let now = machine.precise();
+    if now >= machine.horizon().load(Relaxed) {
+        raise_horizon(machine, now);
     }
-    let look_ups = LOOK_UPS.get();
-    LOOK_UPS.set(look_ups.wrapping_add(1));
-    look_ups.is_multiple_of(CHECK_EVERY)
+    now
+}
+
+#[cold]
+fn raise_horizon(machine: Machine, now: u64) {
+    // The greatest: who read before another may come here after it.
+    machine.horizon().fetch_max(now + STEP, Relaxed);
 }
 
 /// What the clock showed at `instant`, which keeps that to itself. But it can be moved back until

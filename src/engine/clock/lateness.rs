@@ -12,11 +12,14 @@ use std::{
 use proptest::prelude::*;
 
 use super::{
-    kernel::{CHECK_EVERY, Kernel, LAG, MARGIN, STEP},
+    kernel::{Kernel, LAG, MARGIN, STEP},
     machine::fake::Fake,
     *,
 };
-use crate::engine::store::{Cause, Store};
+use crate::engine::{
+    coop,
+    store::{Cause, Store},
+};
 
 const START: u64 = 77_000_000_000;
 const MS: u64 = 1_000_000;
@@ -34,26 +37,16 @@ fn at(nanoseconds: u64) -> Deadline {
     Tick(NonZeroU64::new(EPOCH + nanoseconds).expect("it is not zero")).into()
 }
 
-/// Makes the one look-up in [`CHECK_EVERY`] that is precise in any case, so that those to come are not.
-fn use_up_the_check(fake: &Fake, clock: &Clock) {
-    let before = fake.precise_readings();
-    while fake.precise_readings() == before {
-        clock.is_dead(at(1 << 50));
-    }
-}
-
 fn a_clock() -> (&'static Fake, Clock) {
     let fake = Fake::at(START);
-    let clock = Clock::of(fake);
-    use_up_the_check(fake, &clock);
-    (fake, clock)
+    (fake, Clock::of(fake))
 }
 
 #[test]
 fn a_coarse_clock_that_ticks_is_all_that_a_look_up_reads() {
     let (fake, clock) = a_clock();
     let readings = fake.precise_readings();
-    for _ in 0..u64::from(CHECK_EVERY) - 1 {
+    for _ in 0..10_000 {
         fake.pass(10 * MS);
         fake.tick(10 * MS);
         assert!(!clock.is_dead(at(1_000 * SECOND)));
@@ -114,41 +107,56 @@ fn within_the_margin_nothing_dead_passes_for_alive() {
     assert!(!clock.is_dead(at(MARGIN + 1)));
 }
 
-/// Nobody reads precisely but the look-ups themselves: one in so many of each thread does.
+/// What is dead passes for alive until the first precise reading after its death, and no longer.
 #[test]
-fn look_ups_notice_by_themselves() {
+fn lateness_that_nobody_has_noticed_ends_with_the_next_precise_reading() {
     let (fake, clock) = a_clock();
     fake.pass(10 * SECOND);
-    let passed = (0..).take_while(|_| !clock.is_dead(at(SECOND))).count() as u64;
-    assert_eq!(passed, u64::from(CHECK_EVERY) - 1);
-    assert!((0..10_000).all(|_| clock.is_dead(at(SECOND))), "from then on, each of them");
-
-    // Who comes new begins with a precise one.
-    let (fake, clock) = a_clock();
-    fake.pass(10 * SECOND);
-    assert!(thread::spawn(move || clock.is_dead(at(SECOND))).join().unwrap());
-
-    let (fake, clock) = a_clock();
-    fake.pass(10 * SECOND);
-    let passed = (0..).take_while(|_| !clock.lazy_now().is_dead(at(SECOND))).count() as u64;
-    assert_eq!(passed, u64::from(CHECK_EVERY) - 1);
+    assert!(!clock.is_dead(at(SECOND)) && !clock.lazy_now().is_dead(at(SECOND)), "nobody can know");
+    // A look-up near its deadline, by the late clock, is one.
+    assert!(clock.is_dead(at(MARGIN)));
+    assert!(clock.is_dead(at(SECOND)) && clock.lazy_now().is_dead(at(SECOND)));
 }
 
-/// All look-ups read where the last reading is kept: it must not be written at each call.
+/// The real clock is the subject: where nobody does anything but look up, the calls themselves notice.
 #[test]
-fn a_precise_reading_is_kept_once_a_step() {
+fn one_call_in_a_thousand_checks_the_real_clock() {
+    let a_thousand_calls = || {
+        let mut calls = tokio_test::task::spawn(async {
+            for _ in 0..1_000 {
+                coop::proceed().await;
+            }
+        });
+        assert!(calls.poll().is_ready());
+    };
+    a_thousand_calls();
+    let clock = Clock::new();
+    let Source::Kernel(kernel) = clock.source else {
+        panic!("no kernel clock was found to be that of `Instant`: {clock:?}");
+    };
+    thread::sleep(Duration::from_nanos(2 * STEP));
+    let before = std::time::Instant::now();
+    a_thousand_calls();
+    let horizon = Tick(NonZeroU64::new(kernel.horizon()).expect("it is not zero"));
+    assert!(clock.instant(horizon).into_std() > before);
+}
+
+/// All look-ups read the horizon: it must not be written at each call.
+#[test]
+fn the_horizon_is_written_once_a_step() {
     let (fake, clock) = a_clock();
-    let mut kept = vec![fake.seen().load(Relaxed)];
+    clock.now();
+    let mut horizons = vec![fake.horizon().load(Relaxed)];
     for _ in 0..10_000 {
         fake.pass(STEP / 1_000);
         clock.now();
-        let seen = fake.seen().load(Relaxed);
-        if seen != kept[kept.len() - 1] {
-            kept.push(seen);
+        let horizon = fake.horizon().load(Relaxed);
+        if horizon != horizons[horizons.len() - 1] {
+            horizons.push(horizon);
         }
     }
-    assert_eq!(kept.len(), 11);
-    assert!(kept.is_sorted_by(|a, b| b - a == STEP));
+    assert_eq!(horizons.len(), 11);
+    assert!(horizons.is_sorted_by(|a, b| b - a == STEP));
 }
 
 /// A value that a sweep, another reader or a precise verb has seen dead is given to nobody.

@@ -1,5 +1,5 @@
-//! The machine's two monotonic clocks as they are read, and the last precise reading that was kept, one for the
-//! whole process. In tests both may be numbers that a test sets.
+//! The machine's two monotonic clocks as they are read, and what the whole process knows of the precise one. In tests
+//! all are numbers that a test sets.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,9 +14,9 @@ pub(super) struct Machine {
 
 /// On cache lines of its own: each look-up reads it, and it is hardly ever written.
 #[repr(align(128))]
-struct Seen(AtomicU64);
+struct Horizon(AtomicU64);
 
-static SEEN: Seen = Seen(AtomicU64::new(0));
+static HORIZON: Horizon = Horizon(AtomicU64::new(0));
 
 impl Machine {
     pub(super) const REAL: Machine = Machine {
@@ -42,14 +42,14 @@ impl Machine {
         nanoseconds(ClockId::MonotonicCoarse)
     }
 
-    /// Where the last precise reading is kept.
+    /// What all precise readings are below.
     #[inline(always)]
-    pub(super) fn seen(self) -> &'static AtomicU64 {
+    pub(super) fn horizon(self) -> &'static AtomicU64 {
         #[cfg(test)]
         if let Some(fake) = self.fake {
-            return fake.seen();
+            return fake.horizon();
         }
-        &SEEN.0
+        &HORIZON.0
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) mod fake {
     pub(in super::super) struct Fake {
         precise: AtomicU64,
         coarse: AtomicU64,
-        seen: AtomicU64,
+        horizon: AtomicU64,
         precise_readings: AtomicU64,
     }
 
@@ -116,8 +116,8 @@ pub(super) mod fake {
             self.coarse.load(SeqCst)
         }
 
-        pub(in super::super) fn seen(&'static self) -> &'static AtomicU64 {
-            &self.seen
+        pub(in super::super) fn horizon(&'static self) -> &'static AtomicU64 {
+            &self.horizon
         }
     }
 }
