@@ -14,14 +14,14 @@ use crate::engine::clock;
 /// threads that count in turns must not miss it for ever.
 pub(crate) const PROCEED_EVERY: u64 = 61;
 
+/// Of those calls, so many between two that check the coarse clock: a reading of the precise one costs 50 ns.
+const CHECK_EVERY: u32 = 16;
+
 /// Takes part in Tokio's cooperative budget, once in [`PROCEED_EVERY`] calls of a thread.
 #[inline]
 pub(crate) async fn proceed() {
     poll_fn(poll_sometimes).await
 }
-
-/// Of those calls, so many between two that check the coarse clock: a reading of the precise one costs 50 ns.
-const CHECK_EVERY: u32 = 16;
 
 /// Takes part in Tokio's cooperative budget.
 #[cold]

@@ -183,7 +183,7 @@ async fn pushes_out_of_order_are_all_swept() {
             assert!(event.is_ok_and(|event| event.is_some()), "in round {round}, after {left}");
         }
         // Those that came just in time, though it was late when they were asked.
-        while sets.keys().await.len() > 0 {
+        while !sets.keys().await.is_empty() {
             sleep(ttl).await;
         }
         while events.recv().now_or_never().flatten().is_some() {}

@@ -14,7 +14,7 @@
 //! 5. So what is dead can pass for alive only where the coarse clock is late by more than [`MARGIN`], and only until
 //!    the first precise reading after the death, in any thread and by any clock of the process. Each write with a
 //!    TTL and each sweep is one, so where a sweeper runs that is its period at most, and how late it runs itself.
-//!    Where nobody does anything but look up, one call in a thousand is one, of whatever thread ([`check`]).
+//!    Where nobody does anything but look up, one call in a thousand or so is one ([`check`]).
 //!
 //! `Relaxed` is enough, as the horizon is all there is to agree on: who has heard of a reading finds a horizon no older
 //! than the one that the reading was compared with.
