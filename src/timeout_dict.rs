@@ -4,7 +4,8 @@
 //!    woken is woken, and what leaves is dropped, after it.
 //! 2. An op reads the clock once, and hashes its key, before it takes the lock.
 //! 3. Those who wait queue for a lock of Tokio's; only the first looks at the entries, and sleeps until the
-//!    first deadline or end of a lease, or until one comes that is sooner.
+//!    first deadline or end of a lease, or until one comes that is sooner; by the clock of the dictionary, whatever
+//!    that of the runtime says.
 
 mod claim;
 mod deadline_queue;
@@ -79,7 +80,8 @@ use crate::engine::{
 ///
 /// A dictionary has no task and needs no runtime, but for the waits of `next_expired` and `next_claim`. It
 /// keeps the time of the runtime on which it was made, where that has a clock that tests pause and advance (a
-/// `current_thread` one); everywhere else, real time.
+/// `current_thread` one); everywhere else, real time. Who waits on a runtime whose clock is another one, as in a test
+/// that pauses it, waits for both, and looks at that of the dictionary each 10 ms.
 ///
 /// # Examples
 ///

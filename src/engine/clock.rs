@@ -2,15 +2,21 @@
 //!
 //! 1. Dead means `now >= deadline`, and only [`Deadline::is_dead`] says so.
 //! 2. The precise clock is fenced: read inside a look-up it stops the processor from overlapping cache
-//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and
-//!    at most `MARGIN` behind; only a deadline between the two bounds needs the precise clock.
+//!    misses. So a look-up asks the kernel's coarse clock, which is never ahead of the precise one and, as each
+//!    precise reading checks, not far behind; only a deadline between the two bounds needs the precise clock.
+//! 3. What anybody has seen dead is dead for all who come after, however late the coarse clock is (`kernel`).
 
 mod call;
 mod deadline;
 #[cfg(target_os = "linux")]
 mod kernel;
+#[cfg(all(test, target_os = "linux"))]
+mod lateness;
 mod lazy;
+#[cfg(target_os = "linux")]
+mod machine;
 mod test_util;
+mod wait;
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -22,6 +28,7 @@ use tokio::{
 pub(crate) use self::{
     call::CallTime,
     deadline::{Deadline, Now, Tick, nanoseconds},
+    kernel::check,
     lazy::{LazyInstant, LazyNow},
 };
 use self::{deadline::EPOCH, test_util::TEST_UTIL};
@@ -154,6 +161,9 @@ mod kernel {
         static START: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
         1 + START.elapsed().as_millis() as u64 / 4
     }
+
+    /// All readings are precise.
+    pub(crate) fn check() {}
 
     /// No other clock is known here to be that of `Instant`, so none is ever made.
     #[derive(Clone, Copy, Debug)]

@@ -12,10 +12,13 @@ use std::{
 
 use tokio::task::coop;
 
-use crate::engine::clock::CallTime;
+use crate::engine::clock::{self, CallTime};
 
 /// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4.
 const PROCEED_EVERY: u32 = 61;
+
+/// Of those calls, so many between two that check the coarse clock: a reading of the precise one costs 50 ns.
+const CHECK_EVERY: u32 = 16;
 
 /// How much budget a task has at most. Where there is more, nobody bounds it.
 const BUDGET: u32 = 256;
@@ -23,6 +26,8 @@ const BUDGET: u32 = 256;
 thread_local! {
     /// Calls until this thread takes part again.
     static CALLS_LEFT: Cell<u32> = const { Cell::new(0) };
+    /// Turns until this thread checks the coarse clock.
+    static TURNS_LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Takes part in Tokio's cooperative budget, once in [`PROCEED_EVERY`] calls of a thread.
@@ -35,13 +40,14 @@ pub(crate) async fn proceed() {
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     let calls = CALLS_LEFT.get();
-    if calls == 0 {
-        // Pending leaves the count as it is: the next poll asks again.
-        ready!(poll_budget(cx));
-        CALLS_LEFT.set(PROCEED_EVERY - 1);
-    } else {
+    if calls > 0 {
         CALLS_LEFT.set(calls - 1);
+        return Poll::Ready(());
     }
+    // Pending leaves the count as it is: the next poll asks again.
+    ready!(poll_budget(cx));
+    CALLS_LEFT.set(PROCEED_EVERY - 1);
+    check_clock();
     Poll::Ready(())
 }
 
@@ -68,4 +74,14 @@ fn spend_all() {
 #[cold]
 fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
     coop::poll_proceed(cx).map(|budget| budget.made_progress())
+}
+
+/// Here, as each verb comes here now and then, and a counter of look-ups would cost each of them a nanosecond.
+#[cold]
+fn check_clock() {
+    let turns = TURNS_LEFT.get();
+    TURNS_LEFT.set(turns.checked_sub(1).unwrap_or_else(|| {
+        clock::check();
+        CHECK_EVERY - 1
+    }));
 }

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until, timeout_at};
-
 use super::{Limited, Permit, algorithm::Algorithm, limiter::Limiter};
-use crate::engine::coop;
+use crate::engine::{clock::Deadline, coop};
 
 impl<K, A, S> Limiter<K, A, S>
 where
@@ -28,17 +26,13 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         coop::proceed().await;
-        let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
+        let clock = &self.shared.clock;
+        let end = max_wait.map_or(Deadline::PERSISTENT, |wait| clock.now().after(wait));
         let waiter = self.waiting.join(key.to_owned());
         // Declared after the waiter and so dropped before it, as the place in the queue goes with the last who waits.
-        let turn = waiter.queue.lock();
-        let _turn = match end {
-            None => turn.await,
-            Some(end) => match timeout_at(end, turn).await {
-                Ok(turn) => turn,
-                // Never at the head, so nothing was asked yet.
-                Err(_) => return Err(self.limited(key)),
-            },
+        let Some(_turn) = clock.timeout_at(end, waiter.queue.lock()).await else {
+            // Never at the head, so nothing was asked yet.
+            return Err(self.limited(key));
         };
         loop {
             // Again after each sleep, as a check that did not wait may have come first.
@@ -46,8 +40,8 @@ where
                 Ok(permit) => return Ok(permit),
                 Err(limited) => limited,
             };
-            match limited.ready_at() {
-                Some(ready) if end.is_none_or(|end| ready <= end) => sleep_until(ready).await,
+            match limited.ready_at().map(|ready| clock.deadline_of(ready)) {
+                Some(ready) if !ready.is_later_than(end) => clock.sleep_until(ready).await,
                 _ => return Err(limited),
             }
         }

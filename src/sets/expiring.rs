@@ -6,12 +6,16 @@
 //! 2. What is the user's runs under the lock only to look or to copy (`Eq`, `Clone`), and before anything is
 //!    changed. What leaves, and what came in vain, is dropped after it.
 //! 3. The sweeper holds a `Weak`, and sleeps until the next death. Who lets a member die sooner than the
-//!    sweeper knows of wakes it.
+//!    sweeper knows of wakes it; what it looks at then, and which shards it locks, follows from what is due
+//!    (`schedule`).
 
 mod builder;
 mod change;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod keyed_members;
 mod members;
+mod schedule;
 mod set;
 mod sets;
 mod shard;

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use tokio::{sync::Notify, time::timeout_at};
+use tokio::sync::Notify;
 
 use super::entries::Entries;
 use crate::engine::{
@@ -63,11 +63,7 @@ impl<K, V> SharedState<K, V> {
                 Err(until) => until,
             };
             // What came since the look has left a notice, which ends the wait at once.
-            let sooner = self.sooner.notified();
-            match self.clock.instant_of(until) {
-                Some(until) => drop(timeout_at(until, sooner).await),
-                None => sooner.await,
-            }
+            self.clock.timeout_at(until, self.sooner.notified()).await;
         }
     }
 }

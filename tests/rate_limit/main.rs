@@ -4,6 +4,8 @@
 mod log;
 #[path = "../common/sequences.rs"]
 mod sequences;
+#[path = "../common/two_clocks.rs"]
+mod two_clocks;
 
 mod access_log;
 mod checks;
@@ -11,5 +13,6 @@ mod in_use;
 mod keys;
 mod limits;
 mod model;
+mod runtimes;
 mod stress;
 mod waiting;

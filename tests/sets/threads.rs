@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Cause, ExpiringSet};
+use fleeting::{Cause, ExpiringSet, ExpiringSets};
+use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -141,5 +142,50 @@ async fn calls_are_atomic_against_each_other() {
     stop.store(true, Relaxed);
     for change in changes {
         change.await.unwrap();
+    }
+}
+
+/// Each push comes sooner than the one before, while the sweeper is at work; nobody calls after it. Whatever alarm
+/// was lost, something would stay for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pushes_out_of_order_are_all_swept() {
+    const TASKS: u32 = 4;
+    const PUSHES: u32 = 100;
+    let ttl = Duration::from_millis(20);
+    let sets = ExpiringSets::builder(ttl).sweep_every(Duration::from_millis(1)).shards(8).build();
+    let mut events = sets.events_lossless(10_000);
+    for round in 0..20 {
+        let start = Instant::now();
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let sets = sets.clone();
+                tokio::spawn(async move {
+                    let mut refused = 0;
+                    for push in 0..PUSHES {
+                        let score = start + Duration::from_micros(100) * (PUSHES - push);
+                        sets.push_at(push % 40, (task, push), score).await;
+                        // On a busy machine it may have been dead when it came.
+                        refused += u32::from(score.elapsed() >= ttl);
+                        if push % 16 == task {
+                            yield_now().await;
+                        }
+                    }
+                    refused
+                })
+            })
+            .collect();
+        let mut late = 0;
+        for task in tasks {
+            late += task.await.unwrap();
+        }
+        for left in 0..TASKS * PUSHES - late {
+            let event = timeout(60 * SECOND, events.recv()).await;
+            assert!(event.is_ok_and(|event| event.is_some()), "in round {round}, after {left}");
+        }
+        // Those that came just in time, though it was late when they were asked.
+        while !sets.keys().await.is_empty() {
+            sleep(ttl).await;
+        }
+        while events.recv().now_or_never().flatten().is_some() {}
     }
 }

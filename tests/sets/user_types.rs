@@ -159,6 +159,25 @@ async fn a_sweep_that_panics_is_made_up_for() {
     assert_eq!(sets.sets().await, 0);
 }
 
+/// Of a call that panics some members may have come: they die in time, too, where nobody calls again.
+#[tokio::test(start_paused = true)]
+async fn what_came_before_a_panic_expires_in_time() {
+    let fuses = Arc::new(Fuses::default());
+    let new = |id| Moody { id, fuses: fuses.clone() };
+    let (set, sets) = (ExpiringSet::new(SECOND), ExpiringSets::new(SECOND));
+    let (mut of_set, mut of_sets) = (set.events_lossless(9), sets.events_lossless(9));
+    // The sweepers have found that there is nothing.
+    sleep(SECOND).await;
+    fuses.eq.store(1, Relaxed);
+    let act = set.extend([new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(act).catch_unwind().await.is_err());
+    fuses.eq.store(1, Relaxed);
+    let act = sets.extend(new(0), [new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(act).catch_unwind().await.is_err());
+    sleep(2 * SECOND).await;
+    assert_eq!((heard(&mut of_set).len(), heard(&mut of_sets).len()), (1, 1));
+}
+
 /// One of twenty panics as it is dropped: no other is lost with it, and the sweeper lives.
 #[tokio::test(start_paused = true)]
 async fn a_drop_that_panics_takes_no_other_with_it() {

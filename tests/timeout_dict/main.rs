@@ -2,10 +2,13 @@
 
 #[path = "../common/sequences.rs"]
 mod sequences;
+#[path = "../common/two_clocks.rs"]
+mod two_clocks;
 
 mod claims;
 mod due;
 mod model;
+mod runtimes;
 mod stress;
 mod user_types;
 mod waiting;

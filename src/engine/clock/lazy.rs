@@ -10,8 +10,8 @@ use super::{
     deadline::{Deadline, EPOCH, Now, Tick},
 };
 
-/// The present, for one decision of many questions: all are answered as of one instant, and that is
-/// read as coarsely as the questions allow.
+/// The present, for one decision of many questions: it is read once, as coarsely as the questions allow, and a second
+/// time where one of them needs it precisely. So an answer is never as of an earlier instant than the one before it.
 pub(crate) struct LazyNow<'a> {
     clock: &'a Clock,
     bounds: Cell<Option<(Tick, Tick)>>,

@@ -12,7 +12,8 @@ use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 use super::{
     builder::Options,
     change::{Change, Garbage},
-    shard::{ChangeOf, Shard},
+    schedule::Schedule,
+    shard::{ChangeOf, Shard, SweepProgress},
 };
 use crate::engine::{
     clock::{Clock, Tick},
@@ -29,6 +30,10 @@ pub(super) struct SharedState<S, K, V> {
     /// In an `Arc` of its own: streams and the sweeper hold it and must not keep the members alive.
     pub(super) publisher: Arc<Publisher<K, V>>,
     shards: Box<[Mutex<PaddedShard<S>>]>,
+    schedule: Schedule,
+    /// How often a shard was locked.
+    #[cfg(test)]
+    pub(super) locks: std::sync::atomic::AtomicU64,
     journal: Arc<Journal<K, V>>,
     /// Wakes the sweeper when a member dies sooner than it sleeps. In an `Arc` of its own, as the sweeper
     /// waits on it while it holds nothing of the state.
@@ -40,10 +45,14 @@ pub(super) struct SharedState<S, K, V> {
 
 /// On cache lines of its own: who locks one shard slows nobody who locks its neighbour.
 #[repr(align(128))]
-struct PaddedShard<S> {
-    shard: S,
-    /// The lowest score of which the sweeper knows; `None` where it knows of none.
-    scheduled: Option<Tick>,
+struct PaddedShard<S>(S);
+
+/// A shard under its lock. When that opens, also by a panic, the sweeper knows what there is.
+struct Locked<'a, S: Shard> {
+    state: &'a StateOf<S>,
+    index: usize,
+    /// There until it is dropped.
+    guard: Option<MutexGuard<'a, PaddedShard<S>>>,
 }
 
 pub(super) type StateOf<S> = SharedState<S, <S as Shard>::Key, <S as Shard>::Value>;
@@ -54,13 +63,16 @@ impl<S: Shard> StateOf<S> {
         let journal = Arc::new(Journal::new());
         let publisher =
             Publisher::new(journal.clone(), clock.clone(), options.causes, options.event_capacity);
-        let locked = |shard| Mutex::new(PaddedShard { shard, scheduled: None });
+        let shards: Box<[_]> = shards.map(|shard| Mutex::new(PaddedShard(shard))).collect();
         Self {
             ttl: options.ttl,
             clock,
             hasher: DefaultHasher::default(),
             publisher: Arc::new(publisher),
-            shards: shards.map(locked).collect(),
+            schedule: Schedule::new(shards.len()),
+            #[cfg(test)]
+            locks: Default::default(),
+            shards,
             journal,
             alarm: Arc::new(Notify::new()),
             name: options.name,
@@ -78,45 +90,73 @@ impl<S: Shard> StateOf<S> {
         self.change_and_drop(shard, op).0
     }
 
-    /// As [`change`](Self::change); tells also how many drops panicked.
+    /// Lets what is dead leave a shard, as [`Shard::sweep`]; tells also how many drops panicked.
+    pub(super) fn sweep(&self, shard: usize, room: usize) -> (SweepProgress, usize) {
+        self.change_and_drop(shard, |members, change| {
+            let progress = members.sweep(room, change);
+            self.schedule.note_swept(shard, members.lowest());
+            progress
+        })
+    }
+
+    /// Whether something may be dead in a shard at `now`.
+    pub(super) fn is_due(&self, shard: usize, now: Tick) -> bool {
+        self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_dead(now))
+    }
+
+    /// When the next member dies: not later than this. Who lets one die sooner rings the alarm.
+    pub(super) fn next_death(&self) -> Option<Instant> {
+        self.clock.instant_of(self.schedule.soonest()?.after(self.ttl))
+    }
+
+    /// After a sweep: finds out when the next member dies.
+    pub(super) fn renew_schedule(&self) {
+        self.schedule.renew();
+    }
+
     #[inline]
-    pub(super) fn change_and_drop<R>(
+    fn change_and_drop<R>(
         &self,
         shard: usize,
         op: impl FnOnce(&mut S, &mut ChangeOf<'_, S>) -> R,
     ) -> (R, usize) {
-        // Before the guard, so that it is dropped after it where `op` panics.
+        // Before the lock, so that it is dropped after it where `op` panics.
         let mut garbage = Garbage::new();
-        let mut locked = lock(&self.shards[shard]);
+        let mut locked = Locked::new(self, shard);
         // Read under the lock: nobody who comes later sees an earlier time.
         let now = self.clock.now();
         let mut change =
             Change { now, ttl: self.ttl, journal: &self.journal, garbage: &mut garbage };
-        let outcome = op(&mut locked.shard, &mut change);
-        let lowest = locked.shard.lowest();
-        let is_sooner =
-            lowest.is_some_and(|score| locked.scheduled.is_none_or(|known| score < known));
-        if is_sooner {
-            locked.scheduled = lowest;
-        }
+        let outcome = op(locked.shard(), &mut change);
         drop(locked);
-        if is_sooner {
-            self.alarm.notify_one();
-        }
         self.publisher.flush();
         (outcome, garbage.drop_all())
     }
+}
 
-    /// When the next member dies. What is there now is known to the sweeper from now on.
-    pub(super) fn next_death(&self) -> Option<Instant> {
-        let lowest = |locked: &Mutex<PaddedShard<S>>| {
-            let mut locked = lock(locked);
-            // Under the lock: what comes right after it is compared with this, and rings the alarm.
-            locked.scheduled = locked.shard.lowest();
-            locked.scheduled
-        };
-        let lowest = self.shards.iter().filter_map(lowest).min()?;
-        self.clock.instant_of(lowest.after(self.ttl))
+impl<'a, S: Shard> Locked<'a, S> {
+    #[inline]
+    fn new(state: &'a StateOf<S>, index: usize) -> Self {
+        #[cfg(test)]
+        state.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Self { state, index, guard: Some(lock(&state.shards[index])) }
+    }
+
+    #[inline]
+    fn shard(&mut self) -> &mut S {
+        &mut self.guard.as_mut().expect("it is there until the drop").0
+    }
+}
+
+impl<S: Shard> Drop for Locked<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(guard) = self.guard.take() else { return };
+        let rings = self.state.schedule.note(self.index, guard.0.lowest());
+        drop(guard);
+        if rings {
+            self.state.alarm.notify_one();
+        }
     }
 }
 

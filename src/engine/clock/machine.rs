@@ -1,0 +1,123 @@
+//! The machine's two monotonic clocks as they are read, and what the whole process knows of the precise one. In tests
+//! all are numbers that a test sets.
+
+use std::sync::atomic::AtomicU64;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The machine's monotonic clocks, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine {
+    #[cfg(test)]
+    fake: Option<&'static fake::Fake>,
+}
+
+/// On cache lines of its own: each look-up reads it, and it is hardly ever written.
+#[repr(align(128))]
+struct Horizon(AtomicU64);
+
+static HORIZON: Horizon = Horizon(AtomicU64::new(0));
+
+impl Machine {
+    pub(super) const REAL: Machine = Machine {
+        #[cfg(test)]
+        fake: None,
+    };
+
+    #[inline(always)]
+    pub(super) fn precise(self) -> u64 {
+        #[cfg(test)]
+        if let Some(fake) = self.fake {
+            return fake.precise();
+        }
+        nanoseconds(ClockId::Monotonic)
+    }
+
+    #[inline(always)]
+    pub(super) fn coarse(self) -> u64 {
+        #[cfg(test)]
+        if let Some(fake) = self.fake {
+            return fake.coarse();
+        }
+        nanoseconds(ClockId::MonotonicCoarse)
+    }
+
+    /// What all precise readings are below.
+    #[inline(always)]
+    pub(super) fn horizon(self) -> &'static AtomicU64 {
+        #[cfg(test)]
+        if let Some(fake) = self.fake {
+            return fake.horizon();
+        }
+        &HORIZON.0
+    }
+}
+
+#[inline(always)]
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+pub(super) mod fake {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+
+    /// Clocks that stand until a test moves them, and count how often they were read.
+    #[derive(Debug, Default)]
+    pub(in super::super) struct Fake {
+        precise: AtomicU64,
+        coarse: AtomicU64,
+        horizon: AtomicU64,
+        precise_readings: AtomicU64,
+    }
+
+    impl Fake {
+        /// Clocks that both show `now`.
+        pub(in super::super) fn at(now: u64) -> &'static Fake {
+            let fake = Fake::default();
+            fake.precise.store(now, SeqCst);
+            fake.coarse.store(now, SeqCst);
+            Box::leak(Box::new(fake))
+        }
+
+        pub(in super::super) fn machine(&'static self) -> Machine {
+            Machine { fake: Some(self) }
+        }
+
+        /// Lets time go on; the coarse clock stands still.
+        pub(in super::super) fn pass(&self, nanoseconds: u64) {
+            self.precise.fetch_add(nanoseconds, SeqCst);
+        }
+
+        /// Lets the coarse clock catch up, but for `lag`. It never goes back.
+        pub(in super::super) fn tick(&self, lag: u64) {
+            self.coarse.fetch_max(self.precise_now() - lag, SeqCst);
+        }
+
+        /// What the precise clock shows, without a reading.
+        pub(in super::super) fn precise_now(&self) -> u64 {
+            self.precise.load(SeqCst)
+        }
+
+        /// How often the precise clock was read.
+        pub(in super::super) fn precise_readings(&self) -> u64 {
+            self.precise_readings.load(SeqCst)
+        }
+
+        pub(super) fn precise(&self) -> u64 {
+            self.precise_readings.fetch_add(1, SeqCst);
+            self.precise_now()
+        }
+
+        pub(super) fn coarse(&self) -> u64 {
+            self.coarse.load(SeqCst)
+        }
+
+        pub(in super::super) fn horizon(&'static self) -> &'static AtomicU64 {
+            &self.horizon
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A dictionary keeps one time, whatever the clock of the runtime on which somebody waits for it. The real clock is
+//! the subject.
+
+use std::{
+    sync::atomic::AtomicUsize,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use fleeting::TimeoutDict;
+use tokio::time::advance;
+
+use crate::two_clocks::{assert_waited, counted, paused, real};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_real_deadline_is_waited_for_under_a_paused_clock() {
+    let dict = TimeoutDict::new();
+    let polls = AtomicUsize::new(0);
+    let start = Instant::now();
+    let taken = paused().block_on(async {
+        dict.set("a", 1, 500 * MS).await;
+        counted(&polls, dict.next_expired()).await
+    });
+    assert_eq!(taken, ("a", 1));
+    assert!(start.elapsed() >= 500 * MS);
+    assert_waited(&polls);
+}
+
+#[test]
+fn the_end_of_a_real_lease_is_waited_for_under_a_paused_clock() {
+    let dict = TimeoutDict::new();
+    let polls = AtomicUsize::new(0);
+    let start = Instant::now();
+    paused().block_on(async {
+        dict.set("a", 1, Duration::ZERO).await;
+        std::mem::forget(dict.next_claim(500 * MS).await);
+        assert!(counted(&polls, dict.next_claim(500 * MS)).await.ack().await);
+    });
+    assert!(start.elapsed() >= 500 * MS);
+    assert_waited(&polls);
+}
+
+#[test]
+fn a_paused_deadline_is_waited_for_in_real_time() {
+    static POLLS: AtomicUsize = AtomicUsize::new(0);
+    let (paused, real) = (paused(), real());
+    let dict = paused.block_on(async { TimeoutDict::new() });
+    let waiter = dict.clone();
+    real.block_on(dict.set("a", 1, 10 * MS));
+    let waits = real.spawn(async move { counted(&POLLS, waiter.next_expired()).await });
+    sleep(500 * MS);
+    assert!(!waits.is_finished(), "the time of the dictionary stands still");
+    assert_waited(&POLLS);
+    paused.block_on(advance(10 * MS));
+    assert_eq!(real.block_on(waits).unwrap(), ("a", 1));
+}
+
+#[test]
+fn what_comes_sooner_ends_a_wait_on_another_clock() {
+    let dict = TimeoutDict::new();
+    let waiter = dict.clone();
+    let (paused, other) = (paused(), real());
+    paused.block_on(dict.set("late", 1, Duration::from_secs(1_000)));
+    let comes = other.spawn(async move {
+        sleep(200 * MS);
+        dict.set("soon", 2, Duration::ZERO).await;
+    });
+    assert_eq!(paused.block_on(waiter.next_expired()), ("soon", 2));
+    other.block_on(comes).unwrap();
+}
+
+#[test]
+fn a_wait_on_another_clock_that_is_given_up_took_nothing() {
+    let dict = TimeoutDict::new();
+    let paused = paused();
+    paused.block_on(async {
+        dict.set("a", 1, 100 * MS).await;
+        let mut next = tokio_test::task::spawn(dict.next_expired());
+        for _ in 0..3 {
+            assert!(next.poll().is_pending());
+            tokio::task::yield_now().await;
+        }
+        drop(next);
+        sleep(100 * MS);
+        assert_eq!(dict.take_expired(9).await, [("a", 1)]);
+    });
+}
