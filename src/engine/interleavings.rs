@@ -118,9 +118,11 @@ fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
 }
 
 fn explore(test: impl Fn() + Send + Sync + 'static) {
-    let iterations = std::env::var("SHUTTLE_ITERATIONS");
-    let iterations = iterations.map_or(5_000, |n| n.parse().expect("a number"));
-    shuttle::check_random(test, iterations);
+    shuttle::check_random(test, iterations());
+}
+
+fn iterations() -> usize {
+    std::env::var("SHUTTLE_ITERATIONS").map_or(5_000, |n| n.parse().expect("a number"))
 }
 
 fn spawn<T: Send + 'static>(
@@ -352,4 +354,55 @@ fn interleavings_of_a_full_subscriber() {
         values.dedup();
         assert_eq!(values.len() + parts.store.len(), 5, "nothing is told twice");
     });
+}
+
+/// What is left of a shard moves to a smaller table, window by window, while others read, write and sweep: no entry is
+/// lost, and none is there twice.
+#[test]
+fn interleavings_of_a_move() {
+    let iterations = iterations() / 10;
+    shuttle::check_random(
+        || {
+            let parts = Parts::new();
+            let key = |n: u32| n as u8;
+            for n in 0..200 {
+                let deadline = parts.until(if n < 12 { 100 } else { 5 });
+                parts.store.set(key(n), n, &parts.at(0), |_| deadline);
+            }
+            assert_eq!(parts.sweep(5), 188);
+            for shard in 0..2 {
+                assert!(parts.store.shrink(shard), "it is sparse");
+            }
+            let read = spawn(&parts, move |parts| {
+                for n in 0..4 {
+                    assert_eq!(parts.store.get(&key(n), &parts.at(6)), Some(n));
+                }
+                assert!(parts.store.len() >= 8);
+            });
+            let write = spawn(&parts, move |parts| {
+                for n in 4..8 {
+                    let replaced =
+                        parts.store.set(key(n), 100 + n, &parts.at(6), |_| parts.until(100));
+                    assert_eq!(replaced, Some(n));
+                }
+                for n in 8..12 {
+                    assert_eq!(parts.store.remove(&key(n), &parts.at(6), Cause::Removed), Some(n));
+                }
+            });
+            let sweep = spawn(&parts, |parts| parts.sweep(7));
+            parts.sweep(7);
+            read.join().unwrap();
+            write.join().unwrap();
+            sweep.join().unwrap();
+            parts.sweep(7);
+            let mut left: Vec<_> = (0..2)
+                .flat_map(|shard| parts.store.snapshot(shard, &parts.at(8)))
+                .map(|(_, value, _)| value)
+                .collect();
+            left.sort_unstable();
+            assert_eq!(left, [0, 1, 2, 3, 104, 105, 106, 107]);
+            assert_eq!((parts.store.len(), parts.sweep(100)), (8, 8));
+        },
+        iterations,
+    );
 }

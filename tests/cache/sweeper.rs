@@ -1,6 +1,7 @@
 //! The sweeper: its bound, its settings, its reports, and that nothing it does makes a read wrong.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -521,5 +522,48 @@ async fn a_pause_is_heard_by_a_sweep_that_is_held_back() {
     for _ in 10..1_000 {
         timeout(SECOND, events.recv()).await.expect("it works again").unwrap();
     }
+    assert!(cache.is_empty());
+}
+
+/// Memory goes back a part at a time. In between, every verb finds what it should, wherever that is.
+#[tokio::test(start_paused = true)]
+async fn while_memory_goes_back_every_entry_is_found() {
+    const KEYS: u64 = 60_000;
+    let cache: Cache<u64, u64> = Cache::builder().shards(2).sweep(Sweep::manual()).build();
+    let mut random = SmallRng::seed_from_u64(0x5eed_0015);
+    let mut left = HashMap::new();
+    for key in 0..KEYS {
+        let stays = random.random_range(0..10) == 0;
+        cache.set_ex(key, key, if stays { 1_000 * SECOND } else { SECOND }).await;
+        if stays {
+            left.insert(key, key);
+        }
+    }
+    advance(SECOND).await;
+    let mut cut_short = 0;
+    for _ in 0..1_000 {
+        // Dropped wherever it first makes way for others.
+        cut_short += u32::from(spawn(cache.sweep()).poll().is_pending());
+        for _ in 0..100 {
+            let key = random.random_range(0..KEYS);
+            let value = random.random();
+            match random.random_range(0..6) {
+                0 => assert_eq!(cache.set(key, value).await, left.insert(key, value)),
+                1 => assert_eq!(cache.remove(&key).await, left.remove(&key)),
+                2 => {
+                    let changed = cache.update(&key, |old| *old = value).await;
+                    let expected = left.get_mut(&key).map(|old| *old = value);
+                    assert_eq!(changed, expected);
+                }
+                3 => assert_eq!(cache.get_ex(&key, 500 * SECOND).await, left.get(&key).copied()),
+                _ => assert_eq!(cache.get(&key).await, left.get(&key).copied()),
+            }
+        }
+        assert_eq!(cache.live_len(), left.len());
+    }
+    assert!(cut_short > 50, "{cut_short}");
+    assert_eq!(cache.len(), left.len());
+    assert_eq!(cache.iter().collect::<HashMap<_, _>>(), left);
+    cache.clear().await;
     assert!(cache.is_empty());
 }

@@ -48,7 +48,7 @@ where
         let mut departures = Vec::with_capacity(CLEARED_AT_ONCE);
         let mut locked = self.shards.write(pass.shard);
         if locked.beside().old.is_some() {
-            let emptied = self.move_some(&mut locked, pass.shard);
+            let (_, emptied) = self.move_some(&mut locked, pass.shard);
             drop(locked);
             drop(emptied);
             return true;

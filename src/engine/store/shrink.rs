@@ -21,11 +21,11 @@ use super::{
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
-/// A table for this many entries is not worth giving back.
-const SMALL: usize = 64;
+/// A table for this many entries is not worth giving back. (Few, where each order of threads is tried.)
+const SMALL: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
 
 /// How many windows move under one lock. They are a quarter full at most, and so these are 128 entries and some 10 µs.
-const MOVED_AT_ONCE: usize = 8;
+const MOVED_AT_ONCE: usize = if cfg!(all(test, shuttle)) { 1 } else { 8 };
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -71,31 +71,33 @@ where
         true
     }
 
-    /// Moves some of what is still in the old table. Gives that back once it is empty, to be freed after the lock.
+    /// Moves some of what is still in the old table. Tells how many, and gives the table back once it is empty, to be
+    /// freed after the lock.
     pub(super) fn move_some(
         &self,
         locked: &mut Locked<'_, K, V, Beside<K, V>>,
         shard: usize,
-    ) -> Option<Table<K, V>> {
-        let mut moving = Vec::new();
+    ) -> (usize, Option<Table<K, V>>) {
+        let (mut moving, mut moved) = (Vec::new(), 0);
         for _ in 0..MOVED_AT_ONCE {
             let (_, beside) = locked.parts();
-            let OldTable { table, next } = beside.old.as_mut()?;
+            let Some(OldTable { table, next }) = &mut beside.old else { break };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |key, entry| moving.push((key, entry));
             window::take(table, window, usize::MAX, |_| true, taken);
             let is_over = *next == table.buckets();
+            moved += moving.len();
             for (key, entry) in moving.drain(..) {
                 let hash = self.rehash(&key);
                 self.insert(locked, Location { hash, index: shard }, key, entry);
             }
             if is_over {
                 let (_, beside) = locked.parts();
-                return beside.old.take().map(|old| old.table);
+                return (moved, beside.old.take().map(|old| old.table));
             }
         }
-        None
+        (moved, None)
     }
 
     /// Moves the entry of this hash that `is_it`, if the old table has it.

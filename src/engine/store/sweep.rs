@@ -44,6 +44,8 @@ pub(crate) enum Patience {
 pub(crate) struct WindowReport {
     pub(crate) looked_at: usize,
     pub(crate) expired: usize,
+    /// To another table: nothing was looked at yet.
+    pub(crate) moved: usize,
     /// Something dead stays because there was no room for it.
     pub(crate) held_back: bool,
 }
@@ -74,10 +76,10 @@ where
     ) -> Option<WindowReport> {
         let mut locked = self.lock(visit.shard, patience)?;
         if locked.beside().old.is_some() {
-            let emptied = self.move_some(&mut locked, visit.shard);
+            let (moved, emptied) = self.move_some(&mut locked, visit.shard);
             drop(locked);
             drop(emptied);
-            return Some(WindowReport::default());
+            return Some(WindowReport { moved, ..WindowReport::default() });
         }
         // Read under the lock, so that the stamps of a key never go back.
         let now = now.tick();

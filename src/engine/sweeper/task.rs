@@ -31,8 +31,8 @@ const LONGEST_SPIN: Duration = Duration::from_micros(3_200);
 /// worker, which costs ten.
 const YIELD_AFTER: u64 = 8_192;
 
-/// What one that expires costs (it is moved, told of and dropped), in entries looked at.
-const EXPIRED_COSTS: u64 = 16;
+/// What one costs that expires (it is moved, told of and dropped) or moves to another table, in entries looked at.
+const MOVE_COSTS: u64 = 16;
 
 /// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
 /// costs that has nothing to do.
@@ -44,6 +44,8 @@ const CUTS_BEFORE_WARNING: u32 = 3;
 /// A sweep under way. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
     report: SweepReport,
+    /// Entries that went to another table: work, but none that anybody asked for.
+    moved: u64,
     /// Where the present pass has still to look, and how often each place was found locked.
     todo: VecDeque<(ShardPass, u32)>,
     /// What the report said when the present pass began.
@@ -158,8 +160,8 @@ where
             held_back = tracing::field::Empty,
         );
         let report = SweepReport::default();
-        let mut sweep =
-            Self { report, todo: VecDeque::new(), at_pass: (0, 0), dead: Vec::new(), span };
+        let (todo, dead) = (VecDeque::new(), Vec::new());
+        let mut sweep = Self { report, moved: 0, todo, at_pass: (0, 0), dead, span };
         sweep.begin_pass(cache);
         sweep
     }
@@ -194,7 +196,7 @@ where
     }
 
     fn step<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> Step {
-        let before = self.report;
+        let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
         let step = loop {
@@ -216,7 +218,7 @@ where
             }
             let looked_at = self.report.looked_at - before.looked_at;
             let expired = self.report.expired - before.expired;
-            if looked_at + EXPIRED_COSTS * expired >= YIELD_AFTER {
+            if looked_at + MOVE_COSTS * (expired + self.moved - moved_before) >= YIELD_AFTER {
                 break Step::Yield;
             }
         };
@@ -253,6 +255,7 @@ where
         }
         self.report.looked_at += look.looked_at as u64;
         self.report.expired += look.expired as u64;
+        self.moved += look.moved as u64;
         if !visit.is_done() {
             self.todo.push_front((visit, 0));
         }
