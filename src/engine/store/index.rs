@@ -157,3 +157,90 @@ impl Index {
         sooner(&mut self.soonest);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+    use super::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+    const DAY: u64 = 86_400_000 * MILLISECOND;
+
+    fn table(entries: usize) -> Table<u8, u8> {
+        Table::with_capacity(entries)
+    }
+
+    fn at(nanoseconds: u64) -> Tick {
+        Tick::EPOCH.later(nanoseconds)
+    }
+
+    /// Beside a list of the deadlines in each window: at any time, each window in which something is dead is due.
+    #[test]
+    fn no_window_with_a_dead_entry_is_passed_over() {
+        let mut random = SmallRng::seed_from_u64(0x5eed_0016);
+        for round in 0..200 {
+            let mut table = table(random.random_range(1..20_000));
+            let mut index = Index::new(&table);
+            let mut windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
+            // Milliseconds in some rounds, years in others.
+            let scale = [MILLISECOND, 1_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
+            let (mut now, mut useless) = (0, 0);
+            for _ in 0..400 {
+                match random.random_range(0..10) {
+                    0..6 => {
+                        let deadline = at(now + random.random_range(0..scale));
+                        let bucket = random.random_range(0..table.buckets());
+                        windows[bucket / WINDOW].push(deadline);
+                        index.note(bucket, deadline.into());
+                    }
+                    6 => index.note(0, Deadline::PERSISTENT).map_or((), |_| panic!("it is later")),
+                    7 if random.random_range(0..10) == 0 => {
+                        table = self::table(2 * table.len().max(100));
+                        let all: Vec<Tick> = windows.concat();
+                        windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
+                        for deadline in all {
+                            let window = random.random_range(0..windows.len());
+                            windows[window].push(deadline);
+                        }
+                        index.entries_moved(&table);
+                    }
+                    _ => now += random.random_range(0..scale / 4),
+                }
+                let mut start = 0;
+                while start < table.buckets() {
+                    let due = index.next_due(start, table.buckets(), at(now));
+                    let end = due.unwrap_or(table.buckets());
+                    for window in &windows[start / WINDOW..end.div_ceil(WINDOW).min(windows.len())]
+                    {
+                        assert!(window.iter().all(|deadline| *deadline > at(now)), "round {round}");
+                    }
+                    let Some(due) = due else { break };
+                    let window = &mut windows[due / WINDOW];
+                    let before = window.len();
+                    window.retain(|deadline| *deadline > at(now));
+                    useless += usize::from(before == window.len());
+                    let soonest = window.iter().min().map_or(Deadline::PERSISTENT, |t| (*t).into());
+                    index.learn(due, soonest);
+                    start = due + WINDOW;
+                }
+                let soonest = windows.iter().flatten().min();
+                let known = index.learn_soonest();
+                assert!(soonest.is_none_or(|soonest| !known.is_later_than((*soonest).into())));
+            }
+            // Where entries moved, or a deadline is too far for 32 bits, it may be too early.
+            assert!(useless < 4_000, "round {round}: {useless} looks for nothing");
+        }
+    }
+
+    #[test]
+    fn what_something_dead_is_left_in_stays_due() {
+        let table = table(1_000);
+        let mut index = Index::new(&table);
+        index.note(700, at(DAY).into());
+        assert_eq!(index.next_due(0, table.buckets(), at(0)), None);
+        index.stays_due(700 / WINDOW * WINDOW);
+        assert_eq!(index.next_due(0, table.buckets(), at(0)), Some(700 / WINDOW * WINDOW));
+        assert!(!index.learn_soonest().is_later_than(at(0).into()));
+    }
+}
