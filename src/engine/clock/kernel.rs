@@ -79,30 +79,24 @@ impl Kernel {
         self.offset + self.machine.coarse()
     }
 
-    /// Ticks between which the present lies: no precise reading that was returned before is outside.
+    /// Ticks between which the present lies: no precise reading that was returned before is outside. `None` where the
+    /// coarse clock can't be trusted.
     #[inline(always)]
-    pub(super) fn bounds(&self) -> (u64, u64) {
+    pub(super) fn bounds(&self) -> Option<(u64, u64)> {
         let coarse = self.machine.coarse();
         let latest = coarse + MARGIN;
         let horizon = self.machine.horizon().load(Relaxed);
         if latest < horizon {
-            return self.exact();
+            return None;
         }
         // The horizon was a `STEP` ahead of the present.
         let earliest = coarse.max(horizon.saturating_sub(STEP));
-        (self.offset + earliest, self.offset + latest)
+        Some((self.offset + earliest, self.offset + latest))
     }
 
     #[cfg(test)]
     pub(super) fn horizon(&self) -> u64 {
         self.offset + self.machine.horizon().load(Relaxed)
-    }
-
-    /// The bounds by a precise reading.
-    #[cold]
-    fn exact(&self) -> (u64, u64) {
-        let now = self.tick();
-        (now, now)
     }
 }
 

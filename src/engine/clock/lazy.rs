@@ -76,16 +76,19 @@ impl LazyNow<'_> {
         if let Some(bounds) = self.bounds.get() {
             return bounds;
         }
-        let Source::Kernel(kernel) = &self.clock.source else {
-            let now = self.tick();
-            return (now, now);
-        };
-        let (earliest, latest) = kernel.bounds();
+        let Source::Kernel(kernel) = &self.clock.source else { return self.exact() };
+        let Some((earliest, latest)) = kernel.bounds() else { return self.exact() };
         let tick =
             |tick| Tick(NonZeroU64::new(tick).expect("a clock does not go back to its beginning"));
         let bounds = (tick(earliest), tick(latest));
         self.bounds.set(Some(bounds));
         bounds
+    }
+
+    #[cold]
+    fn exact(&self) -> (Tick, Tick) {
+        let now = self.tick();
+        (now, now)
     }
 }
 
