@@ -162,11 +162,7 @@ where
     {
         poll_fn(move |cx| {
             ready!(coop::poll_proceed(cx));
-            let call = self.shared.clock.call();
-            // A clone of what needs no drop is a short copy.
-            if needs_drop::<V>() {
-                call.watch();
-            }
+            let call = self.call();
             let value = self.shared.store.get(key, &call);
             // The journal is empty after a hit: there the flush, and its look at shared memory, is saved.
             if value.is_none() {
@@ -212,7 +208,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         let now = call.begin();
         let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
         self.end(&call);
@@ -227,7 +223,7 @@ where
     #[inline]
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         match self.time_to_live {
             Some(ttl) => {
                 let now = call.begin();
@@ -252,7 +248,7 @@ where
     ) -> impl Future<Output = Option<V>> + Send {
         async move {
             coop::proceed().await;
-            let call = self.shared.clock.call();
+            let call = self.call();
             let now = call.begin();
             self.put(key, value, &call, |_| now.after(ttl))
         }
@@ -264,7 +260,7 @@ where
     #[doc(alias = "SETNX")]
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         let ttl = ttl.or(self.time_to_live);
         let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
         let set = self.shared.store.set_nx(key, value, &call, deadline);
@@ -279,7 +275,7 @@ where
     #[doc(alias = "KEEPTTL")]
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
         self.put(key, value, &call, |kept| kept.unwrap_or(fresh))
     }
@@ -330,8 +326,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let call = self.shared.clock.call();
-        call.watch();
+        let call = self.shared.clock.call(true);
         self.change(key, &call, |entry| change(&mut entry.value))
     }
 
@@ -389,8 +384,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let call = self.shared.clock.call();
-        call.watch();
+        let call = self.call();
         let value = self.shared.store.remove(key, &call, cause);
         self.end(&call);
         value
@@ -409,6 +403,13 @@ where
         let changed = self.shared.store.update(key, call, change);
         self.end(call);
         changed
+    }
+
+    /// The time of a call that may clone a value. A copy is short, and so is a clone of what is one word and is dropped:
+    /// it counts somebody more who has it.
+    #[inline(always)]
+    fn call(&self) -> CallTime<'_> {
+        self.shared.clock.call(needs_drop::<V>() && size_of::<V>() > size_of::<usize>())
     }
 
     /// What every call that changes something ends with.

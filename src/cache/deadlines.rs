@@ -51,7 +51,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         let deadline = call.begin().after(ttl);
         self.change(key, &call, |entry| entry.deadline = deadline).is_some()
     }
@@ -64,7 +64,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let call = self.shared.clock.call();
+        let call = self.call();
         let new = call.begin().after(ttl);
         let changed = self.change(key, &call, |entry| {
             let old = entry.deadline;
@@ -93,7 +93,7 @@ where
     {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.shared.clock.call(), |entry| entry.deadline = deadline).is_some()
+        self.change(key, &self.call(), |entry| entry.deadline = deadline).is_some()
     }
 
     /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
@@ -103,7 +103,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.shared.clock.call(), |entry| {
+        let changed = self.change(key, &self.call(), |entry| {
             let has_ttl = !entry.deadline.is_persistent();
             entry.deadline = entry.deadline.extended(more);
             has_ttl
@@ -119,7 +119,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.shared.clock.call(), |entry| {
+        let changed = self.change(key, &self.call(), |entry| {
             let had_ttl = !entry.deadline.is_persistent();
             entry.deadline = Deadline::PERSISTENT;
             had_ttl

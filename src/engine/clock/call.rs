@@ -1,4 +1,4 @@
-//! The time of one call, and how long it keeps its worker.
+//! The time of one call, and whether it keeps its worker for long.
 
 use std::cell::Cell;
 
@@ -13,20 +13,22 @@ use super::{
 pub(crate) struct CallTime<'a> {
     clock: &'a Clock,
     begin: Cell<Option<Tick>>,
-    /// What the coarse clock showed when it was first looked at.
+    /// What the coarse clock showed, or a bit more, when the call was seen to begin; zero where nobody looks.
     coarse: Cell<u64>,
+    /// Whether it matters how long the call takes.
+    may_be_long: bool,
 }
 
 impl Clock {
     /// The time of a call that begins now, and may not need it.
-    #[inline]
-    pub(crate) fn call(&self) -> CallTime<'_> {
-        CallTime { clock: self, begin: Cell::new(None), coarse: Cell::new(0) }
+    #[inline(always)]
+    pub(crate) fn call(&self, may_be_long: bool) -> CallTime<'_> {
+        CallTime { clock: self, begin: Cell::new(None), coarse: Cell::new(0), may_be_long }
     }
 }
 
 impl CallTime<'_> {
-    /// When the call began: read precisely, and once. From then on it is known whether it takes long.
+    /// When the call began: read precisely, and once.
     #[inline]
     pub(crate) fn begin(&self) -> Tick {
         if let Some(begin) = self.begin.get() {
@@ -34,21 +36,15 @@ impl CallTime<'_> {
         }
         let begin = self.clock.now();
         self.begin.set(Some(begin));
-        self.coarse.set(self.clock.coarse_at(begin));
+        if self.may_be_long {
+            self.coarse.set(self.clock.coarse_at(begin));
+        }
         begin
     }
 
-    /// Looks at the coarse clock, so that it is known whether what follows takes long.
-    #[inline]
-    pub(crate) fn watch(&self) {
-        if self.coarse.get() == 0 {
-            self.coarse.set(self.clock.coarse());
-        }
-    }
-
-    /// Whether the coarse clock has ticked since it was first looked at: as likely as the call took a large part of a
+    /// Whether the coarse clock has ticked in what may be long of the call: as likely as that took a large part of a
     /// tick, and certain where it took one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_ticked(&self) -> bool {
         let before = self.coarse.get();
         before != 0 && self.clock.coarse() > before
@@ -56,12 +52,14 @@ impl CallTime<'_> {
 }
 
 impl Now for CallTime<'_> {
-    #[inline]
+    /// What may take long comes after this is asked first.
+    #[inline(always)]
     fn is_dead(&self, deadline: Deadline) -> bool {
-        if let Some(begin) = self.begin.get()
-            && deadline.is_dead(begin)
-        {
-            return true;
+        if let Some(begin) = self.begin.get() {
+            return deadline.is_dead(begin) || self.clock.is_dead(deadline);
+        }
+        if self.may_be_long {
+            self.coarse.set(self.clock.coarse());
         }
         self.clock.is_dead(deadline)
     }
