@@ -71,15 +71,13 @@ impl<K, V> Journal<K, V> {
         self.dirty.load(Acquire)
     }
 
-    pub(crate) fn take(&self) -> Vec<Departure<K, V>> {
+    /// Exchanges what is kept for `empty`, of which the memory is used for what comes next.
+    pub(crate) fn take(&self, empty: &mut Vec<Departure<K, V>>) {
+        debug_assert!(empty.is_empty(), "what was taken before must have been told");
         let mut staged = self.lock();
         // Under the lock, so that no departure is left behind by a flag that was just set.
         self.dirty.store(false, Relaxed);
-        std::mem::take(&mut *staged)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        if self.is_dirty() { self.lock().len() } else { 0 }
+        std::mem::swap(&mut *staged, empty);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Departure<K, V>>> {
