@@ -94,6 +94,10 @@ impl<K, V> Channel<K, V> {
         self.ring.is_none()
     }
 
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.armed.is_empty()
+    }
+
     pub(super) fn readers(&self) -> usize {
         self.readers.len()
     }
@@ -242,9 +246,8 @@ impl<K, V> Channel<K, V> {
     fn limit(&mut self) -> u64 {
         // Of all the others the limit only grows: it stays that of the fullest until that one reads.
         let (_, limit) = *self.fullest.get_or_insert_with(|| {
-            let limit = |(id, reader): (usize, &Reader)| {
-                (id, reader.next.saturating_add(reader.capacity))
-            };
+            let limit =
+                |(id, reader): (usize, &Reader)| (id, reader.next.saturating_add(reader.capacity));
             let fullest = self.readers.iter().map(limit).min_by_key(|(_, limit)| *limit);
             fullest.unwrap_or((0, u64::MAX))
         });

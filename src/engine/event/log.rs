@@ -23,6 +23,8 @@ use crate::engine::{
 /// For how many departures memory is kept from one flush to the next: about what a window of a sweep gives.
 const SPARE: usize = 256;
 
+pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
+
 pub(super) struct Log<K, V> {
     /// A channel has at least one reader, and of two no causes are the same, or one is lossless and the other not.
     /// So there are few of them, however many subscribers.
@@ -32,8 +34,8 @@ pub(super) struct Log<K, V> {
     /// Kept for its memory.
     taken: Vec<Departure<K, V>>,
     /// The sweeper waits for room.
-    pub(super) held_back: bool,
-    pub(super) closed: bool,
+    held_back: bool,
+    closed: bool,
 }
 
 /// Where a subscriber is.
@@ -96,6 +98,10 @@ impl<K, V> Log<K, V> {
         if taken.capacity() <= SPARE {
             self.taken = taken;
         }
+        if !after.wakers.is_empty() {
+            let (heard, awaited) = self.wants();
+            journal.want(heard, awaited);
+        }
     }
 
     /// Takes in a subscriber of these causes; one without a capacity is not lossless.
@@ -106,12 +112,7 @@ impl<K, V> Log<K, V> {
     }
 
     /// Lets a subscriber hear no more than `causes`, as if it had heard no others since what it read last.
-    pub(super) fn narrow(
-        &mut self,
-        place: &mut Place,
-        causes: u8,
-        after: &mut Aftermath<K, V>,
-    ) {
+    pub(super) fn narrow(&mut self, place: &mut Place, causes: u8, after: &mut Aftermath<K, V>) {
         let wide = &self.channels[place.channel];
         let causes = wide.causes() & causes;
         if causes == wide.causes() {
@@ -133,32 +134,55 @@ impl<K, V> Log<K, V> {
         after.lets_go |= self.lets_go();
     }
 
-    /// The next event of a subscriber, or how many it missed before that; `None` where it has read all.
+    /// The next event of a subscriber, or how many it missed before that, or that there will be none; `None` where
+    /// it has read all there is.
     pub(super) fn read(
         &mut self,
         place: Place,
         after: &mut Aftermath<K, V>,
-    ) -> Option<Result<Arc<Event<K, V>>, Lagged>> {
+    ) -> Option<Option<Item<K, V>>> {
         let channel = &mut self.channels[place.channel];
-        let Found { item, half_free } = channel.read(place.reader)?;
+        let Some(Found { item, half_free }) = channel.read(place.reader) else {
+            return self.closed.then_some(None);
+        };
         // Whether all are half free is only asked where the answer may have become another.
         if half_free && self.held_back && holds_back(channel) {
             after.lets_go |= self.lets_go();
         }
-        Some(item)
+        Some(Some(item))
     }
 
-    pub(super) fn at(&mut self, place: Place) -> (&mut Channel<K, V>, usize) {
-        (&mut self.channels[place.channel], place.reader)
+    pub(super) fn unread(&self, place: Place) -> u64 {
+        self.channels[place.channel].unread(place.reader)
     }
 
-    pub(super) fn take_wakers(&mut self, wakers: &mut Wakers) {
-        self.channels.iter_mut().for_each(|(_, channel)| channel.take_wakers(wakers));
+    /// Whether this waker is the one that will wake the subscriber.
+    pub(super) fn will_wake(&self, place: Place, waker: &Waker) -> bool {
+        self.channels[place.channel].will_wake(place.reader, waker)
     }
 
-    /// The causes that somebody hears.
-    pub(super) fn causes(&self) -> u8 {
-        self.channels.iter().fold(0, |causes, (_, channel)| causes | channel.causes())
+    /// Has the subscriber woken when there is something to read; gives back the waker it had before.
+    pub(super) fn arm(&mut self, place: Place, waker: Waker) -> Option<Waker> {
+        self.channels[place.channel].arm(place.reader, waker)
+    }
+
+    /// Ends the streams, after what they hold.
+    pub(super) fn close(&mut self, after: &mut Aftermath<K, V>) {
+        self.closed = true;
+        self.channels.iter_mut().for_each(|(_, channel)| channel.take_wakers(&mut after.wakers));
+        // Whether somebody was held back or will be.
+        after.lets_go = true;
+    }
+
+    /// The causes that somebody hears, and those that somebody waits for.
+    pub(super) fn wants(&self) -> (u8, u8) {
+        if self.closed {
+            return (0, 0);
+        }
+        self.channels.iter().fold((0, 0), |(heard, awaited), (_, channel)| {
+            let causes = channel.causes();
+            (heard | causes, awaited | if channel.is_awaited() { causes } else { 0 })
+        })
     }
 
     pub(super) fn subscribers(&self) -> usize {
@@ -182,7 +206,13 @@ impl<K, V> Log<K, V> {
         lossless.map(Channel::overflow).max().unwrap_or(0)
     }
 
-    pub(super) fn is_half_free(&self) -> bool {
+    /// Whether the sweeper may go on; else it is told when it may.
+    pub(super) fn may_go(&mut self) -> bool {
+        self.held_back = !self.is_half_free();
+        !self.held_back
+    }
+
+    fn is_half_free(&self) -> bool {
         let mut channels = self.channels.iter().map(|(_, channel)| channel);
         self.closed || channels.all(|channel| !holds_back(channel) || channel.is_half_free())
     }

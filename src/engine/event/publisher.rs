@@ -1,15 +1,15 @@
 //! The publisher: it moves departures from the journal to the log, and says when the sweeper must wait.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use tokio::sync::Notify;
 
-use super::log::{Aftermath, Log, Place};
+use super::log::{Aftermath, Item, Log, Place};
 use crate::engine::{
     clock::Clock,
     store::Journal,
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -25,6 +25,14 @@ pub(crate) struct Publisher<K, V> {
     log: Mutex<Log<K, V>>,
     /// Told when there is room again for a sweeper that was held back.
     room: Notify,
+}
+
+/// What a look into the log has found.
+pub(super) enum Look<K, V> {
+    Done(Option<Item<K, V>>),
+    Waits,
+    /// There is nothing, and nobody would wake this task.
+    Unarmed,
 }
 
 impl<K, V> Publisher<K, V> {
@@ -49,17 +57,24 @@ impl<K, V> Publisher<K, V> {
         self.causes
     }
 
-    /// Sends what the journal holds. Called after each change, outside of the shard's lock.
+    /// Sends what the journal holds and is due. Called after each change, outside of the shard's lock.
     #[inline]
     pub(crate) fn flush(&self) {
-        if self.journal.is_dirty() {
+        if self.journal.is_due() {
             self.publish();
         }
     }
 
     #[inline(never)]
     fn publish(&self) {
-        self.change(|log, after| log.append(&self.journal, &self.clock, after));
+        let log = match self.log.try_lock() {
+            Ok(log) => log,
+            Err(_) => {
+                self.journal.note_crowd();
+                self.lock()
+            }
+        };
+        self.change_locked(log, |_, _| ());
     }
 
     /// How many departures the sweeper may cause: what is free in the fullest lossless subscription.
@@ -67,11 +82,7 @@ impl<K, V> Publisher<K, V> {
         if !self.may_be_held_back.load(Relaxed) {
             return usize::MAX;
         }
-        // What is in the journal takes room too, of those who hear it.
-        let room = self.change(|log, after| {
-            log.append(&self.journal, &self.clock, after);
-            log.room()
-        });
+        let room = self.change(|log, _| log.room());
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
@@ -79,11 +90,7 @@ impl<K, V> Publisher<K, V> {
     /// fair piece of work at once.
     pub(crate) async fn wait_for_room(&self) {
         // Asked and noted under one lock: else the last reader could make room between the two, and tell nobody.
-        let may_go = self.change(|log, _| {
-            log.held_back = !log.is_half_free();
-            !log.held_back
-        });
-        if !may_go {
+        if !self.change(|log, _| log.may_go()) {
             self.room.notified().await;
         }
     }
@@ -100,11 +107,8 @@ impl<K, V> Publisher<K, V> {
     /// Ends the streams, after what they hold.
     pub(crate) fn close(&self) {
         self.change(|log, after| {
-            log.append(&self.journal, &self.clock, after);
-            log.closed = true;
-            self.note_causes(log);
-            log.take_wakers(&mut after.wakers);
-            after.lets_go = true;
+            log.close(after);
+            self.note_wants(log, after);
         });
     }
 
@@ -112,9 +116,8 @@ impl<K, V> Publisher<K, V> {
     pub(super) fn subscribe(&self, causes: u8, lossless: Option<usize>) -> Place {
         self.change(|log, after| {
             // What happened before is not for this subscriber.
-            log.append(&self.journal, &self.clock, after);
             let place = log.join(causes, lossless);
-            self.note_causes(log);
+            self.note_wants(log, after);
             place
         })
     }
@@ -123,27 +126,58 @@ impl<K, V> Publisher<K, V> {
     pub(super) fn narrow(&self, place: &mut Place, causes: u8) {
         self.change(|log, after| {
             log.narrow(place, causes, after);
-            self.note_causes(log);
+            self.note_wants(log, after);
         });
     }
 
     pub(super) fn unsubscribe(&self, place: Place) {
         self.change(|log, after| {
             log.leave(place, after);
-            self.note_causes(log);
+            self.note_wants(log, after);
         });
     }
 
-    /// Changes the log, and then does what that led to.
+    /// Looks for the next event of a subscriber. Where there is none, `waker` takes the place of the one that it
+    /// had.
+    pub(super) fn look(
+        &self,
+        place: Place,
+        present: &Waker,
+        waker: &mut Option<Waker>,
+    ) -> Look<K, V> {
+        self.change(|log, after| {
+            if let Some(next) = log.read(place, after) {
+                return Look::Done(next);
+            }
+            let Some(new) = waker.take() else {
+                return if log.will_wake(place, present) { Look::Waits } else { Look::Unarmed };
+            };
+            *waker = log.arm(place, new);
+            self.note_wants(log, after);
+            // What came before anybody could know that it is waited for.
+            log.read(place, after).map_or(Look::Waits, Look::Done)
+        })
+    }
+
+    /// Changes the log, which is whole by then, and does what that led to.
     pub(super) fn change<R>(
         &self,
         change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
     ) -> R {
+        self.change_locked(self.lock(), change)
+    }
+
+    fn change_locked<R>(
+        &self,
+        mut log: MutexGuard<'_, Log<K, V>>,
+        change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
+    ) -> R {
         let mut after = Aftermath::new();
-        let changed = {
-            let mut log = self.log.lock().expect("no user code runs under this lock");
-            change(&mut log, &mut after)
-        };
+        if self.journal.is_dirty() {
+            log.append(&self.journal, &self.clock, &mut after);
+        }
+        let changed = change(&mut log, &mut after);
+        drop(log);
         if after.lets_go {
             self.room.notify_one();
         }
@@ -151,10 +185,16 @@ impl<K, V> Publisher<K, V> {
         changed
     }
 
-    /// Called in the lock after who hears what has changed, so that the last one to change it is right.
-    fn note_causes(&self, log: &Log<K, V>) {
-        // After the end nobody wants anything again.
-        self.journal.want(if log.closed { 0 } else { log.causes() });
+    /// Called in the lock when other causes are heard or waited for than before.
+    fn note_wants(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
+        let (heard, awaited) = log.wants();
+        self.journal.want(heard, awaited);
         self.may_be_held_back.store(log.may_hold_back(), Relaxed);
+        // After that, dirty or not: who recorded before they could see it may have left it here.
+        log.append(&self.journal, &self.clock, after);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log<K, V>> {
+        self.log.lock().expect("no user code runs under this lock")
     }
 }

@@ -155,7 +155,6 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
     }
 }
 
-
 fn bits(causes: impl IntoIterator<Item = Cause>) -> u8 {
     causes.into_iter().fold(0, |bits, cause| bits | cause.bit())
 }

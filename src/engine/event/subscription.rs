@@ -2,27 +2,20 @@
 
 use std::{
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use tokio::task::coop;
 
-use super::{Event, Lagged, log::Place, publisher::Publisher};
+use super::{
+    log::{Item, Place},
+    publisher::{Look, Publisher},
+};
 use crate::engine::panics;
-
-pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
 pub(super) struct Subscription<K, V> {
     publisher: Arc<Publisher<K, V>>,
     place: Place,
-}
-
-/// What a look into the log has found.
-enum Look<K, V> {
-    Done(Option<Item<K, V>>),
-    Waits,
-    /// There is nothing, and nobody would wake this task.
-    Unarmed,
 }
 
 impl<K, V> Subscription<K, V> {
@@ -42,10 +35,7 @@ impl<K, V> Subscription<K, V> {
     }
 
     pub(super) fn unread(&self) -> u64 {
-        self.publisher.change(|log, _| {
-            let (channel, reader) = log.at(self.place);
-            channel.unread(reader)
-        })
+        self.publisher.change(|log, _| log.unread(self.place))
     }
 
     /// The next event. What is pending has taken nothing, and where the budget of the task is spent it has
@@ -55,7 +45,7 @@ impl<K, V> Subscription<K, V> {
         // Cloned only where it must wait, and outside of the lock, as it is dropped: a waker is somebody's code.
         let mut waker = None;
         loop {
-            match self.look(cx.waker(), &mut waker) {
+            match self.publisher.look(self.place, cx.waker(), &mut waker) {
                 Look::Unarmed => waker = Some(cx.waker().clone()),
                 Look::Waits => {
                     panics::drop_all(waker);
@@ -69,24 +59,6 @@ impl<K, V> Subscription<K, V> {
                 }
             }
         }
-    }
-
-    /// Looks for an event; where there is none, puts `waker` in the place of the one that was there.
-    fn look(&self, present: &Waker, waker: &mut Option<Waker>) -> Look<K, V> {
-        self.publisher.change(|log, after| {
-            if let Some(item) = log.read(self.place, after) {
-                return Look::Done(Some(item));
-            }
-            if log.closed {
-                return Look::Done(None);
-            }
-            let (channel, reader) = log.at(self.place);
-            if let Some(new) = waker.take() {
-                *waker = channel.arm(reader, new);
-                return Look::Waits;
-            }
-            if channel.will_wake(reader, present) { Look::Waits } else { Look::Unarmed }
-        })
     }
 }
 
