@@ -7,12 +7,15 @@ mod log;
 #[path = "../common/sequences.rs"]
 mod sequences;
 
+mod causes;
 mod contract;
 mod logging;
 mod model;
 mod runtimes;
 mod streams;
+mod streams_model;
 mod stress;
 mod sweeper;
 mod user_types;
 mod verbs;
+mod waiting;
