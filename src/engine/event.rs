@@ -13,8 +13,10 @@
 mod channel;
 mod log;
 mod publisher;
+mod queue;
 mod streams;
 mod subscription;
+mod told;
 
 use std::{fmt, time::Duration};
 

@@ -31,7 +31,7 @@ pub(crate) use self::{
     bounded::Vacant,
     counters::bump,
     entry::{Departure, Entry},
-    journal::Journal,
+    journal::{Journal, Taken},
     sweep::ShardPass,
     window::WINDOW,
 };
@@ -261,7 +261,8 @@ where
             }
             Some(copy) => {
                 let copy = Entry::new(copy, old.deadline);
-                let unwanted = self.journal.record(copy.depart(key, Cause::Replaced, now.tick()));
+                let unwanted =
+                    self.journal.record(index, copy.depart(key, Cause::Replaced, now.tick()));
                 drop(table);
                 drop(unwanted);
             }
@@ -325,7 +326,9 @@ where
         // What `expire_now` ends has its deadline now.
         let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
         let rest = match copy {
-            Some(value) => Err(self.journal.record(Departure { key, value, cause, deadline, at })),
+            Some(value) => {
+                Err(self.journal.record(index, Departure { key, value, cause, deadline, at }))
+            }
             None => Ok(key),
         };
         let shard = &self.shards[index];
@@ -428,7 +431,7 @@ where
         index: usize,
         departure: Departure<K, V>,
     ) {
-        let unwanted = self.journal.record(departure);
+        let unwanted = self.journal.record(index, departure);
         bump(&self.shards[index].counters.expired, 1);
         drop(table);
         drop(unwanted);

@@ -6,15 +6,13 @@
 //! 3. Somebody stands at the first event: what all have read is given away at once.
 //! 4. This runs under the log's lock, and so never drops an event, nor clones, wakes or drops a waker.
 
-use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
+use std::{mem, task::Waker};
 
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Event, Lagged};
-
-/// What a channel keeps room for when it has little to hold.
-const SPARE: usize = 256;
+use super::{Lagged, queue::Queue, told::Told};
+use crate::engine::clock::Clock;
 
 /// The number of a channel's first event: so high that those of a reader who comes with events of its own
 /// have numbers before it.
@@ -26,7 +24,7 @@ pub(super) struct Channel<K, V> {
     causes: u8,
     /// How many events are kept at most; `None` where each is kept until all have read it.
     ring: Option<u64>,
-    events: VecDeque<Slot<K, V>>,
+    events: Queue<Slot<K, V>>,
     /// The number of the first of `events`.
     first: u64,
     /// How many readers have read all there is.
@@ -41,7 +39,7 @@ pub(super) struct Channel<K, V> {
 }
 
 struct Slot<K, V> {
-    event: Arc<Event<K, V>>,
+    told: Told<K, V>,
     /// How many readers read it next.
     standing: usize,
 }
@@ -59,14 +57,14 @@ pub(super) struct Reader {
 
 /// What a reader has found.
 pub(super) struct Found<K, V> {
-    pub(super) item: Result<Arc<Event<K, V>>, Lagged>,
+    pub(super) item: Result<Told<K, V>, Lagged>,
     /// From now on this reader has half of its capacity free, and had not before.
     pub(super) half_free: bool,
 }
 
 /// What a reader takes along into another channel.
 pub(super) struct Luggage<K, V> {
-    unread: Vec<Arc<Event<K, V>>>,
+    unread: Vec<Told<K, V>>,
     missed: u64,
     capacity: u64,
 }
@@ -76,7 +74,7 @@ impl<K, V> Channel<K, V> {
         Self {
             causes,
             ring,
-            events: VecDeque::new(),
+            events: Queue::new(),
             first: FIRST,
             at_end: 0,
             readers: Slab::new(),
@@ -115,8 +113,8 @@ impl<K, V> Channel<K, V> {
         // the shorter. All that are here too are also where they come from, so none is dropped.
         unread.truncate(behind.saturating_sub(self.events.len()));
         self.first -= unread.len() as u64;
-        for event in unread.into_iter().rev() {
-            self.events.push_front(Slot { event, standing: 0 });
+        for told in unread.into_iter().rev() {
+            self.events.push_front(Slot { told, standing: 0 });
         }
         let index = self.events.len() - behind;
         *self.standing(index) += 1;
@@ -126,54 +124,48 @@ impl<K, V> Channel<K, V> {
     }
 
     /// What a reader who goes into a channel of fewer `causes` takes along.
-    pub(super) fn pack(&self, reader: usize, causes: u8) -> Luggage<K, V> {
-        let reader = &self.readers[reader];
-        let index = self.index(reader);
-        let events = self.events.range(index..).map(|slot| &slot.event);
-        Luggage {
-            unread: events.filter(|event| event.cause.bit() & causes != 0).cloned().collect(),
-            missed: reader.missed + self.first.saturating_sub(reader.next),
-            capacity: reader.capacity,
+    pub(super) fn pack(&mut self, reader: usize, causes: u8, clock: &Clock) -> Luggage<K, V> {
+        let Reader { next, missed, capacity, .. } = self.readers[reader];
+        let mut unread = Vec::new();
+        for index in next.saturating_sub(self.first) as usize..self.events.len() {
+            let told = &mut self.events.get_mut(index).expect("it is within").told;
+            if told.cause().bit() & causes != 0 {
+                unread.push(Told::Event(told.share(clock)));
+            }
         }
+        Luggage { unread, missed: missed + self.first.saturating_sub(next), capacity }
     }
 
-    /// Lets a reader go; gives back its waker, and what nobody will read any more.
-    pub(super) fn leave(&mut self, reader: usize) -> (Option<Waker>, Vec<Arc<Event<K, V>>>) {
-        let reader = self.readers.remove(reader);
-        let index = self.index(&reader);
-        *self.standing(index) -= 1;
-        self.fullest = None;
-        let waker = self.place_in_armed(&reader).map(|place| self.armed.remove(place));
-        if index > 0 {
-            return (waker, Vec::new());
-        }
-        let read = self.events.iter().take_while(|slot| slot.standing == 0).count();
-        let read: Vec<_> = self.events.drain(..read).map(|slot| slot.event).collect();
-        self.first += read.len() as u64;
-        self.give_back();
-        (waker, read)
-    }
-
-    /// Adds an event, and takes the wakers of those who wait for it; gives back what falls out of the ring.
-    pub(super) fn push(
+    /// Lets a reader go; gives back its waker, and to `gone` what nobody will read any more.
+    pub(super) fn leave(
         &mut self,
-        event: Arc<Event<K, V>>,
-        wakers: &mut Wakers,
-    ) -> Option<Arc<Event<K, V>>> {
+        reader: usize,
+        gone: &mut impl Extend<Told<K, V>>,
+    ) -> Option<Waker> {
+        let reader = self.readers.remove(reader);
+        *self.standing(self.index(&reader)) -= 1;
+        self.fullest = None;
+        while self.events.get_mut(0).is_some_and(|slot| slot.standing == 0) {
+            gone.extend(self.pop().map(|slot| slot.told));
+        }
+        self.place_in_armed(&reader).map(|place| self.armed.remove(place))
+    }
+
+    /// Adds what is told, and takes the wakers of those who wait for it; gives back what falls out of the ring.
+    pub(super) fn push(&mut self, told: Told<K, V>, wakers: &mut Wakers) -> Option<Told<K, V>> {
         self.take_wakers(wakers);
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
-        let oldest = is_full.then(|| self.pop());
+        let oldest = if is_full { self.pop() } else { None };
         let standing = mem::take(&mut self.at_end);
-        self.events.push_back(Slot { event, standing });
-        oldest.map(|oldest| {
-            // Who stood there missed it, and goes on with what is the first now.
-            self.events[0].standing += oldest.standing;
-            oldest.event
-        })
+        self.events.push_back(Slot { told, standing });
+        let oldest = oldest?;
+        // Who stood there missed it, and goes on with what is the first now.
+        *self.standing(0) += oldest.standing;
+        Some(oldest.told)
     }
 
-    pub(super) fn into_events(self) -> impl Iterator<Item = Arc<Event<K, V>>> {
-        self.events.into_iter().map(|slot| slot.event)
+    pub(super) fn into_events(self) -> impl Iterator<Item = Told<K, V>> {
+        self.events.into_items().map(|slot| slot.told)
     }
 
     pub(super) fn take_wakers(&mut self, wakers: &mut Wakers) {
@@ -184,7 +176,7 @@ impl<K, V> Channel<K, V> {
     }
 
     /// The next event of a reader, or how many it missed before that; `None` where it has read all.
-    pub(super) fn read(&mut self, id: usize) -> Option<Found<K, V>> {
+    pub(super) fn read(&mut self, id: usize, clock: &Clock) -> Option<Found<K, V>> {
         let reader = &mut self.readers[id];
         let missed = mem::take(&mut reader.missed) + self.first.saturating_sub(reader.next);
         if missed > 0 {
@@ -199,12 +191,12 @@ impl<K, V> Channel<K, V> {
         slot.standing -= 1;
         let was_last = index == 0 && slot.standing == 0;
         *self.standing(index + 1) += 1;
-        let event = match was_last {
-            true => self.pop().event,
-            false => self.events[index].event.clone(),
+        let told = match was_last {
+            true => self.pop()?.told,
+            false => Told::Event(self.events.get_mut(index)?.told.share(clock)),
         };
         self.fullest.take_if(|(fullest, _)| *fullest == id);
-        Some(Found { item: Ok(event), half_free })
+        Some(Found { item: Ok(told), half_free })
     }
 
     /// Whether this waker is the one that will wake the reader.
@@ -277,19 +269,9 @@ impl<K, V> Channel<K, V> {
     }
 
     /// Takes the first event out. What stood there has to stand elsewhere.
-    fn pop(&mut self) -> Slot<K, V> {
-        let slot = self.events.pop_front().expect("it was looked at");
+    fn pop(&mut self) -> Option<Slot<K, V>> {
+        let slot = self.events.pop_front()?;
         self.first += 1;
-        self.give_back();
-        slot
-    }
-
-    /// Gives back memory that a burst took: half of it once three quarters are unused, so that the moving is
-    /// paid for by the reads.
-    fn give_back(&mut self) {
-        let capacity = self.events.capacity();
-        if capacity > SPARE && self.events.len() < capacity / 4 {
-            self.events.shrink_to(capacity / 2);
-        }
+        Some(slot)
     }
 }

@@ -1,9 +1,8 @@
 //! The log: what was told and not yet read by all, in a channel for each set of causes that somebody hears.
 
 use std::{
-    mem,
+    mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
     task::Waker,
 };
 
@@ -11,19 +10,15 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    Event, Lagged,
+    Lagged,
     channel::{Channel, Found, Wakers},
+    told::Told,
 };
 use crate::engine::{
     clock::Clock,
     panics,
-    store::{Cause, Departure, Journal},
+    store::{Cause, Journal, Taken},
 };
-
-/// For how many departures memory is kept from one flush to the next: about what a window of a sweep gives.
-const SPARE: usize = 256;
-
-pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
 pub(super) struct Log<K, V> {
     /// A channel has at least one reader, and of two no causes are the same, or one is lossless and the other not.
@@ -32,7 +27,7 @@ pub(super) struct Log<K, V> {
     /// How many events a subscriber that is not lossless may fall behind.
     ring: u64,
     /// Kept for its memory.
-    taken: Vec<Departure<K, V>>,
+    taken: Taken<K, V>,
     /// The sweeper waits for room.
     held_back: bool,
     closed: bool,
@@ -51,18 +46,16 @@ pub(super) struct Aftermath<K, V> {
     /// The waker of one who waits no more.
     unarmed: Option<Waker>,
     /// What nobody will read any more.
-    read: SmallVec<[Arc<Event<K, V>>; 2]>,
+    gone: SmallVec<[Told<K, V>; 1]>,
     /// A channel that has no readers any more.
     left: Option<Channel<K, V>>,
-    /// What nobody wants to hear of.
-    unheard: Vec<Departure<K, V>>,
     /// The sweeper may go on.
     pub(super) lets_go: bool,
 }
 
 impl<K, V> Log<K, V> {
     pub(super) fn new(ring: u64) -> Self {
-        Self { channels: Slab::new(), ring, taken: Vec::new(), held_back: false, closed: false }
+        Self { channels: Slab::new(), ring, taken: Taken::new(), held_back: false, closed: false }
     }
 
     /// Moves the journal into the channels.
@@ -72,32 +65,23 @@ impl<K, V> Log<K, V> {
         clock: &Clock,
         after: &mut Aftermath<K, V>,
     ) {
-        let mut taken = mem::take(&mut self.taken);
+        let Self { channels, taken, closed, .. } = self;
         // Taken while the log is locked: two threads that flush can't swap their departures.
-        journal.take(&mut taken);
-        for departure in taken.drain(..) {
+        journal.take(taken);
+        taken.drain(|departure| {
             let cause = departure.cause.bit();
-            let channels = self.channels.iter_mut().map(|(_, channel)| channel);
+            let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
-            let Some(first) = hear.next().filter(|_| !self.closed) else {
-                after.unheard.push(departure);
-                continue;
+            let mut told = Told::Departure(departure);
+            let Some(first) = hear.next().filter(|_| !*closed) else {
+                return after.gone.push(told);
             };
-            let event = Arc::new(Event {
-                key: departure.key,
-                value: departure.value,
-                cause: departure.cause,
-                deadline: clock.instant_of(departure.deadline),
-                at: clock.instant(departure.at),
-            });
             for channel in hear {
-                after.read.extend(channel.push(event.clone(), &mut after.wakers));
+                let same = Told::Event(told.share(clock));
+                after.push(channel, same);
             }
-            after.read.extend(first.push(event, &mut after.wakers));
-        }
-        if taken.capacity() <= SPARE {
-            self.taken = taken;
-        }
+            after.push(first, told);
+        });
         if !after.wakers.is_empty() {
             let (heard, awaited) = self.wants();
             journal.want(heard, awaited);
@@ -112,13 +96,19 @@ impl<K, V> Log<K, V> {
     }
 
     /// Lets a subscriber hear no more than `causes`, as if it had heard no others since what it read last.
-    pub(super) fn narrow(&mut self, place: &mut Place, causes: u8, after: &mut Aftermath<K, V>) {
-        let wide = &self.channels[place.channel];
+    pub(super) fn narrow(
+        &mut self,
+        place: &mut Place,
+        causes: u8,
+        clock: &Clock,
+        after: &mut Aftermath<K, V>,
+    ) {
+        let wide = &mut self.channels[place.channel];
         let causes = wide.causes() & causes;
         if causes == wide.causes() {
             return;
         }
-        let (luggage, lossless) = (wide.pack(place.reader, causes), wide.is_lossless());
+        let (luggage, lossless) = (wide.pack(place.reader, causes, clock), wide.is_lossless());
         let channel = self.channel(causes, lossless);
         let reader = self.channels[channel].settle(luggage);
         // A task that waits may not know that it waits elsewhere now.
@@ -139,10 +129,11 @@ impl<K, V> Log<K, V> {
     pub(super) fn read(
         &mut self,
         place: Place,
+        clock: &Clock,
         after: &mut Aftermath<K, V>,
-    ) -> Option<Option<Item<K, V>>> {
+    ) -> Option<Option<Result<Told<K, V>, Lagged>>> {
         let channel = &mut self.channels[place.channel];
-        let Some(Found { item, half_free }) = channel.read(place.reader) else {
+        let Some(Found { item, half_free }) = channel.read(place.reader, clock) else {
             return self.closed.then_some(None);
         };
         // Whether all are half free is only asked where the answer may have become another.
@@ -237,9 +228,7 @@ impl<K, V> Log<K, V> {
     fn take_out(&mut self, place: Place, after: &mut Aftermath<K, V>) -> Option<Waker> {
         let channel = &mut self.channels[place.channel];
         if channel.readers() > 1 {
-            let (waker, read) = channel.leave(place.reader);
-            after.read.extend(read);
-            return waker;
+            return channel.leave(place.reader, &mut after.gone);
         }
         // Whole, and not event by event: there may be many.
         let mut channel = self.channels.remove(place.channel);
@@ -255,10 +244,15 @@ impl<K, V> Aftermath<K, V> {
         Self {
             wakers: Wakers::new(),
             unarmed: None,
-            read: SmallVec::new(),
+            gone: SmallVec::new(),
             left: None,
-            unheard: Vec::new(),
             lets_go: false,
+        }
+    }
+
+    fn push(&mut self, channel: &mut Channel<K, V>, told: Told<K, V>) {
+        if let Some(oldest) = channel.push(told, &mut self.wakers) {
+            self.gone.push(oldest);
         }
     }
 
@@ -269,9 +263,11 @@ impl<K, V> Aftermath<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         panics::drop_all(self.unarmed);
-        panics::drop_all(self.unheard);
-        panics::drop_all(self.read);
-        panics::drop_all(self.left.into_iter().flat_map(Channel::into_events));
+        // What has no code of the user's needs no such care.
+        if needs_drop::<(K, V)>() {
+            panics::drop_all(self.gone);
+            panics::drop_all(self.left.into_iter().flat_map(Channel::into_events));
+        }
     }
 }
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, task::Waker};
 
 use tokio::sync::Notify;
 
-use super::log::{Aftermath, Item, Log, Place};
+use super::{
+    Event, Lagged,
+    log::{Aftermath, Log, Place},
+};
 use crate::engine::{
     clock::Clock,
     store::Journal,
@@ -29,7 +32,7 @@ pub(crate) struct Publisher<K, V> {
 
 /// What a look into the log has found.
 pub(super) enum Look<K, V> {
-    Done(Option<Item<K, V>>),
+    Done(Option<Result<Arc<Event<K, V>>, Lagged>>),
     Waits,
     /// There is nothing, and nobody would wake this task.
     Unarmed,
@@ -69,12 +72,10 @@ impl<K, V> Publisher<K, V> {
     fn publish(&self) {
         let log = match self.log.try_lock() {
             Ok(log) => log,
-            Err(_) => {
-                self.journal.note_crowd();
-                self.lock()
-            }
+            Err(_) if self.journal.meets_crowd() => return,
+            Err(_) => self.lock(),
         };
-        self.change_locked(log, |_, _| ());
+        self.change_locked(log, |log, after| self.settle(log, after));
     }
 
     /// How many departures the sweeper may cause: what is free in the fullest lossless subscription.
@@ -125,7 +126,7 @@ impl<K, V> Publisher<K, V> {
     /// Lets a subscriber hear no more than `causes`.
     pub(super) fn narrow(&self, place: &mut Place, causes: u8) {
         self.change(|log, after| {
-            log.narrow(place, causes, after);
+            log.narrow(place, causes, &self.clock, after);
             self.note_wants(log, after);
         });
     }
@@ -145,18 +146,29 @@ impl<K, V> Publisher<K, V> {
         present: &Waker,
         waker: &mut Option<Waker>,
     ) -> Look<K, V> {
-        self.change(|log, after| {
-            if let Some(next) = log.read(place, after) {
-                return Look::Done(next);
+        let looked = self.change_locked(self.lock(), |log, after| {
+            let found = log.read(place, &self.clock, after);
+            // What is in the journal comes behind what waits here, and is not asked for before that is read.
+            let found = found.or_else(|| {
+                self.settle(log, after);
+                log.read(place, &self.clock, after)
+            });
+            if let Some(next) = found {
+                return Ok(next);
             }
             let Some(new) = waker.take() else {
-                return if log.will_wake(place, present) { Look::Waits } else { Look::Unarmed };
+                let will_wake = log.will_wake(place, present);
+                return Err(if will_wake { Look::Waits } else { Look::Unarmed });
             };
             *waker = log.arm(place, new);
             self.note_wants(log, after);
             // What came before anybody could know that it is waited for.
-            log.read(place, after).map_or(Look::Waits, Look::Done)
-        })
+            log.read(place, &self.clock, after).ok_or(Look::Waits)
+        });
+        match looked {
+            Ok(next) => Look::Done(next.map(|item| item.map(|told| told.into_event(&self.clock)))),
+            Err(look) => look,
+        }
     }
 
     /// Changes the log, which is whole by then, and does what that led to.
@@ -164,7 +176,10 @@ impl<K, V> Publisher<K, V> {
         &self,
         change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
     ) -> R {
-        self.change_locked(self.lock(), change)
+        self.change_locked(self.lock(), |log, after| {
+            self.settle(log, after);
+            change(log, after)
+        })
     }
 
     fn change_locked<R>(
@@ -173,9 +188,6 @@ impl<K, V> Publisher<K, V> {
         change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
     ) -> R {
         let mut after = Aftermath::new();
-        if self.journal.is_dirty() {
-            log.append(&self.journal, &self.clock, &mut after);
-        }
         let changed = change(&mut log, &mut after);
         drop(log);
         if after.lets_go {
@@ -183,6 +195,13 @@ impl<K, V> Publisher<K, V> {
         }
         after.settle();
         changed
+    }
+
+    /// Moves what is in the journal to the log.
+    fn settle(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
+        if self.journal.is_dirty() {
+            log.append(&self.journal, &self.clock, after);
+        }
     }
 
     /// Called in the lock when other causes are heard or waited for than before.

@@ -38,7 +38,7 @@ where
         }
         let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
         let mut removed = departures.len() - expired;
-        self.journal.record_wanted(&mut departures);
+        self.journal.record_wanted(index, &mut departures);
         drop(table);
         // What nobody wants to hear of is counted here, out of the lock.
         window::look(&fresh, |_, entry| {

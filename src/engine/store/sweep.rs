@@ -90,7 +90,7 @@ where
         shard.cursor.store(stop % buckets, Relaxed);
         visit.left = Some(left - (stop - start));
         // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
-        self.journal.record_all(Cause::Expired, dead);
+        self.journal.record_all(visit.shard, Cause::Expired, dead);
         bump(&shard.counters.expired, expired as u64);
         self.give_room(expired);
         drop(table);
