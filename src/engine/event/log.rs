@@ -82,10 +82,6 @@ impl<K, V> Log<K, V> {
             }
             after.push(first, told);
         });
-        if !after.wakers.is_empty() {
-            let (heard, awaited) = self.wants();
-            journal.want(heard, awaited);
-        }
     }
 
     /// Takes in a subscriber of these causes; one without a capacity is not lossless.
@@ -145,6 +141,10 @@ impl<K, V> Log<K, V> {
 
     pub(super) fn unread(&self, place: Place) -> u64 {
         self.channels[place.channel].unread(place.reader)
+    }
+
+    pub(super) fn causes_at(&self, place: Place) -> u8 {
+        self.channels[place.channel].causes()
     }
 
     /// Whether this waker is the one that will wake the subscriber.

@@ -109,7 +109,7 @@ impl<K, V> Publisher<K, V> {
     pub(crate) fn close(&self) {
         self.change(|log, after| {
             log.close(after);
-            self.note_wants(log, after);
+            self.note_wants(log, 0, after);
         });
     }
 
@@ -118,7 +118,7 @@ impl<K, V> Publisher<K, V> {
         self.change(|log, after| {
             // What happened before is not for this subscriber.
             let place = log.join(causes, lossless);
-            self.note_wants(log, after);
+            self.note_wants(log, 0, after);
             place
         })
     }
@@ -127,14 +127,14 @@ impl<K, V> Publisher<K, V> {
     pub(super) fn narrow(&self, place: &mut Place, causes: u8) {
         self.change(|log, after| {
             log.narrow(place, causes, &self.clock, after);
-            self.note_wants(log, after);
+            self.note_wants(log, 0, after);
         });
     }
 
     pub(super) fn unsubscribe(&self, place: Place) {
         self.change(|log, after| {
             log.leave(place, after);
-            self.note_wants(log, after);
+            self.note_wants(log, 0, after);
         });
     }
 
@@ -160,10 +160,14 @@ impl<K, V> Publisher<K, V> {
                 let will_wake = log.will_wake(place, present);
                 return Err(if will_wake { Look::Waits } else { Look::Unarmed });
             };
-            *waker = log.arm(place, new);
-            self.note_wants(log, after);
             // What came before anybody could know that it is waited for.
-            log.read(place, &self.clock, after).ok_or(Look::Waits)
+            self.note_wants(log, log.causes_at(place), after);
+            if let Some(next) = log.read(place, &self.clock, after) {
+                *waker = Some(new);
+                return Ok(next);
+            }
+            *waker = log.arm(place, new);
+            Err(Look::Waits)
         });
         match looked {
             Ok(next) => Look::Done(next.map(|item| item.map(|told| told.into_event(&self.clock)))),
@@ -201,13 +205,18 @@ impl<K, V> Publisher<K, V> {
     fn settle(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
+            // Who was woken waits no more.
+            if !after.wakers.is_empty() {
+                let (heard, awaited) = log.wants();
+                self.journal.want(heard, awaited);
+            }
         }
     }
 
-    /// Called in the lock when other causes are heard or waited for than before.
-    fn note_wants(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
+    /// Called in the lock when other causes are heard than before, or where somebody is about to wait for `more`.
+    fn note_wants(&self, log: &mut Log<K, V>, more: u8, after: &mut Aftermath<K, V>) {
         let (heard, awaited) = log.wants();
-        self.journal.want(heard, awaited);
+        self.journal.want(heard, awaited | more);
         self.may_be_held_back.store(log.may_hold_back(), Relaxed);
         // After that, dirty or not: who recorded before they could see it may have left it here.
         log.append(&self.journal, &self.clock, after);

@@ -178,6 +178,29 @@ fn interleavings_of_waiting_in_a_crowd() {
     });
 }
 
+/// The same where departures gather already, and the last one comes just as the reader begins to wait.
+#[test]
+fn interleavings_of_waiting_for_the_last_one() {
+    explore(|| {
+        let streams = Streams::new(100);
+        let mut events = streams.lossless();
+        streams.journal.meets_crowd();
+        streams.leave(0);
+        assert_eq!(heard(&mut events, &Arc::default()).len(), 1);
+        let reader = spawn(&streams, move |_| {
+            let wakes = Arc::default();
+            let all = heard(&mut events, &wakes);
+            (events, wakes, all.len())
+        });
+        let writer = spawn(&streams, |streams| streams.leave(0));
+        writer.join().unwrap();
+        let (mut events, wakes, read) = reader.join().unwrap();
+        let woken = wakes.0.load(SeqCst);
+        assert_eq!((read, woken), if read == 1 { (1, 0) } else { (0, 1) });
+        assert_eq!(heard(&mut events, &wakes).len(), 1 - read);
+    });
+}
+
 /// Who comes, narrows and goes while others leave: each hears its own, and takes nothing from others.
 #[test]
 fn interleavings_of_narrowing() {

@@ -19,7 +19,7 @@ const BATCH: usize = if cfg!(shuttle) { 2 } else { 16 };
 const MOST: usize = 8 * BATCH;
 
 /// For how many departures a crowd is taken to last.
-const CROWD: usize = if cfg!(shuttle) { 4 } else { 16_384 };
+const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 
 /// The departures nobody has been told of yet, in the order in which they happened.
 ///
