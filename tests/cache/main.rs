@@ -9,6 +9,7 @@ mod sequences;
 
 mod causes;
 mod contract;
+mod letting_go;
 mod logging;
 mod model;
 mod runtimes;
