@@ -28,13 +28,16 @@ const MANY: usize = 1_000;
 const VERBS: u64 = 2_000;
 
 /// Verbs a round of each of several writers.
-const LONG: u64 = 10_000;
+const LONG: u64 = 50_000;
+
+/// The keys of each of them: as many as make it wait for memory, as a cache does.
+const KEYS: u64 = 100_000;
 
 type Numbers = Cache<u64, u64>;
 
 fn main() {
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
-    let (rounds, long_rounds) = if quick { (101, 101) } else { (2_001, 1_001) };
+    let (rounds, long_rounds) = if quick { (101, 31) } else { (2_001, 401) };
     let runtime =
         Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let _inside = runtime.enter();
@@ -148,8 +151,10 @@ fn replace_at_once(cache: &Numbers, writers: u64) -> f64 {
                 spin_loop();
             }
             let start = Instant::now();
-            for key in 0..LONG {
-                black_box(cache.set(writer << 32 | (key % 512), key).await);
+            for n in 0..LONG {
+                // In no order.
+                let key = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+                black_box(cache.set(writer << 32 | key % KEYS, n).await);
             }
             (start, Instant::now())
         }))

@@ -251,8 +251,10 @@ impl<K, V> Aftermath<K, V> {
     }
 
     fn push(&mut self, channel: &mut Channel<K, V>, told: Told<K, V>) {
-        if let Some(oldest) = channel.push(told, &mut self.wakers) {
-            self.gone.push(oldest);
+        let oldest = channel.push(told, &mut self.wakers);
+        // What has no code of the user's may go here.
+        if needs_drop::<(K, V)>() {
+            self.gone.extend(oldest);
         }
     }
 
@@ -263,7 +265,6 @@ impl<K, V> Aftermath<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
         panics::drop_all(self.unarmed);
-        // What has no code of the user's needs no such care.
         if needs_drop::<(K, V)>() {
             panics::drop_all(self.gone);
             panics::drop_all(self.left.into_iter().flat_map(Channel::into_events));

@@ -1,6 +1,6 @@
 //! Departures between the lock of a shard, under which they happen, and the streams that tell of them.
 
-use std::{array, mem};
+use std::{array, mem, vec::Drain};
 
 use super::{
     entry::{Cause, Departure},
@@ -229,11 +229,17 @@ impl<K, V> Taken<K, V> {
             give_back(&mut self.parts[0]);
             return;
         }
-        let mut parts = self.parts.each_mut().map(|part| part.drain(..).peekable());
+        let mut parts = self.parts.each_mut().map(|part| part.drain(..));
+        let next = |part: &Drain<'_, Departure<K, V>>| {
+            let at = part.as_slice().first().map(|next| next.at.nanoseconds());
+            at.map_or(u64::MAX, |at| at.min(u64::MAX - 1))
+        };
+        let mut soonest = parts.each_ref().map(next);
         loop {
-            let next = parts.iter_mut().filter_map(|part| Some((part.peek()?.at, part)));
-            let Some((_, part)) = next.min_by_key(|(at, _)| *at) else { break };
-            part.next().into_iter().for_each(&mut each);
+            let first = (1..PARTS).fold(0, |a, b| if soonest[b] < soonest[a] { b } else { a });
+            let Some(departure) = parts[first].next() else { break };
+            soonest[first] = next(&parts[first]);
+            each(departure);
         }
         drop(parts);
         self.parts.iter_mut().for_each(give_back);
