@@ -56,7 +56,8 @@ where
     }
 
     /// Calls and awaits `callback` for each value that expires from now on, one after the other, in a
-    /// task on the cache's runtime (TimedDict: `callback`).
+    /// task on the cache's runtime (TimedDict: `callback`). It hears every [`Cause::Expired`] and nothing
+    /// else, whatever [`publish`](super::Builder::publish) says.
     ///
     /// It loses nothing: a slow callback holds back the sweeper as a lossless subscriber of 1,024 events
     /// does. A panic in it is logged and harms nothing. As a handler of axum, the closure is cloned for
@@ -85,13 +86,11 @@ where
         F: FnOnce(Arc<Event<K, V>>) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let mut events = self.events_lossless(CALLBACK_CAPACITY);
+        let causes = Cause::Expired.bit();
+        let mut events = LosslessEvents::of(&self.shared.publisher, causes, CALLBACK_CAPACITY);
         let name = self.shared.name().to_owned();
         self.shared.runtime.spawn(async move {
             while let Some(event) = events.recv().await {
-                if event.cause != Cause::Expired {
-                    continue;
-                }
                 let callback = callback.clone();
                 if panics::caught(async move { callback(event).await }).await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");

@@ -2,6 +2,8 @@
 //! `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib interleavings`.
 //! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
 
+mod streams;
+
 use std::{
     sync::Arc,
     task::{Context, Poll, Waker},

@@ -38,7 +38,7 @@ pub(crate) use self::{
     clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
-    journal::Journal,
+    journal::{Journal, Taken},
     sweep::{Patience, ShardPass},
 };
 use self::{
@@ -257,7 +257,7 @@ where
         index: usize,
         departure: Departure<K, V>,
     ) {
-        let unwanted = self.journal.record(departure);
+        let unwanted = self.journal.record(index, departure);
         bump(&self.notes[index].departures.expired, 1);
         drop(locked);
         drop(unwanted);

@@ -7,14 +7,18 @@ mod log;
 #[path = "../common/sequences.rs"]
 mod sequences;
 
+mod causes;
 mod contract;
 mod fairness;
+mod letting_go;
 mod logging;
 mod model;
 mod runtimes;
 mod streams;
+mod streams_model;
 mod stress;
 mod sweeper;
 mod user_types;
 mod verbs;
+mod waiting;
 mod weak;

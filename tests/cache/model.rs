@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, time::Duration};
 use fleeting::{Cache, Cause, Events, LosslessEvents, Sweep, Ttl, When};
 use futures::FutureExt;
 use proptest::prelude::*;
-use tokio::time::{Instant, advance};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance},
+};
 
 use crate::sequences::config;
 
@@ -333,7 +336,7 @@ impl Test {
     /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
     fn accept_what_was_swept(&mut self) -> u64 {
         let mut swept = 0;
-        while let Some(event) = self.lossless.recv().now_or_never().flatten() {
+        while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
             let (_, deadline) = self.model.entries[&event.key];
             assert!(Model::is_dead(deadline), "a live value was swept");
             self.model.leave(event.key, Cause::Expired, deadline);
@@ -349,7 +352,7 @@ impl Test {
         let mut told = std::mem::take(&mut self.model.told);
         // `clear` goes by shards; of one key the order stands.
         told.sort_by_key(|(key, ..)| *key);
-        let next = || self.lossless.recv().now_or_never().flatten();
+        let next = || unconstrained(self.lossless.recv()).now_or_never().flatten();
         let mut heard: Vec<Told> = std::iter::from_fn(next)
             .map(|event| (event.key, event.value, event.cause, event.deadline))
             .collect();
@@ -362,7 +365,7 @@ impl Test {
 
     /// Both kinds of stream tell the same, in the same order.
     fn hear(&mut self, told: Told) {
-        let event = self.events.recv().now_or_never().flatten().unwrap().unwrap();
+        let event = unconstrained(self.events.recv()).now_or_never().flatten().unwrap().unwrap();
         assert_eq!((event.key, event.value, event.cause, event.deadline), told);
         assert_eq!(event.at, Instant::now());
     }

@@ -7,7 +7,10 @@ use std::{
 
 use fleeting::{Cache, Cause, Event, LosslessEvents, Sweep};
 use futures::FutureExt;
-use tokio::time::{Instant, advance, sleep};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance, sleep},
+};
 use tokio_test::{assert_pending, assert_ready, task::spawn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +22,7 @@ fn manual() -> Cache<u32, u32> {
 
 /// What has come by now, without waiting.
 fn heard<V>(events: &mut LosslessEvents<u32, V>) -> Vec<Arc<Event<u32, V>>> {
-    std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
+    std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
 fn told(events: &mut LosslessEvents<u32, u32>) -> Vec<(u32, u32, Cause)> {

@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use fleeting::{Cache, Sweep};
-use tokio::time::sleep;
+use fleeting::{Cache, Cause, Sweep};
+use futures::FutureExt;
+use tokio::{task::unconstrained, time::sleep};
 
-use super::{MEMORY, alone, take_turns};
+use super::{MEMORY, alone, grown, take_turns};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -15,6 +16,7 @@ fn what_stays_in_memory() {
     alone(memory_comes_back_after_mass_expiry());
     alone(what_was_asked_for_at_first_is_never_given_back());
     alone(a_subscriber_that_stops_reading_costs_what_the_stats_show());
+    alone(a_burst_of_events_leaves_no_memory_behind());
     alone(nothing_is_left_of_a_cache_that_is_gone());
 }
 
@@ -57,6 +59,33 @@ async fn what_was_asked_for_at_first_is_never_given_back() {
         let now = MEMORY.allocated();
         let (low, high) = (reserved - reserved / 20, reserved + reserved / 20);
         assert!((low..high).contains(&now), "{now} bytes after {reserved}");
+    }
+}
+
+/// What a log took for a burst it gives back as that is read, also beside one who never reads.
+async fn a_burst_of_events_leaves_no_memory_behind() {
+    let cache: Cache<u64, u64> = Cache::builder().publish([Cause::Removed]).build();
+    let (mut ring, mut lossless) = (cache.events(), cache.events_lossless(1));
+    let _idle = cache.events();
+    cache.set(1, 1).await;
+    for _ in 0..2 {
+        let before = MEMORY.allocated();
+        for key in 0..200_000 {
+            cache.set(key, key).await;
+            cache.remove(&key).await;
+        }
+        let full = grown(before);
+        assert!(full > 200_000 * 40, "{full} bytes for 200,000 events");
+        while unconstrained(ring.recv()).now_or_never().is_some() {}
+        for _ in 0..199_900 {
+            lossless.recv().await;
+        }
+        let left = grown(before);
+        // The ring holds 1,024 of them for the one who never reads.
+        assert!(left < 160_000, "{left} bytes of {full} for 100 events");
+        for _ in 0..100 {
+            lossless.recv().await;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents};
 use futures::FutureExt;
 use tokio::{
-    task::yield_now,
+    task::{unconstrained, yield_now},
     time::{Instant, advance, sleep},
 };
 
@@ -19,7 +19,7 @@ pub(super) fn minute() -> ExpiringSet<&'static str> {
 
 /// What has come by now, without waiting.
 pub(super) fn heard<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
-    std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
+    std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
 pub(super) fn told<K: Copy, V>(events: &mut LosslessEvents<K, V>) -> Vec<(K, Cause)> {

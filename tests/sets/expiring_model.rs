@@ -12,7 +12,10 @@ use std::{
 use fleeting::{Cause, Events, ExpiringSet, ExpiringSets, LosslessEvents};
 use futures::FutureExt;
 use proptest::{collection::vec, prelude::*};
-use tokio::time::{Instant, advance, sleep};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance, sleep},
+};
 
 use crate::sequences::config;
 
@@ -347,13 +350,13 @@ impl Test {
 
     /// What has come by now, by whichever stream.
     fn hear(&mut self) {
-        while let Some(event) = self.events.recv().now_or_never().flatten() {
-            let same = self.ring.recv().now_or_never().flatten().unwrap().unwrap();
+        while let Some(event) = unconstrained(self.events.recv()).now_or_never().flatten() {
+            let same = unconstrained(self.ring.recv()).now_or_never().flatten().unwrap().unwrap();
             assert_eq!(event, same, "both kinds of stream tell the same");
             let told = (event.value, event.cause, event.deadline.filter(is_countable));
             self.heard.entry(event.key).or_default().push(told);
         }
-        while let Some(event) = self.events_of_set.recv().now_or_never().flatten() {
+        while let Some(event) = unconstrained(self.events_of_set.recv()).now_or_never().flatten() {
             let deadline = event.deadline.filter(is_countable);
             self.heard_of_set.push((event.key, event.cause, deadline));
         }

@@ -78,7 +78,7 @@ where
         }
         let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
         let mut removed = departures.len() - expired;
-        self.journal.record_wanted(&mut departures);
+        self.journal.record_wanted(pass.shard, &mut departures);
         drop(locked);
         // What nobody wants to hear of is counted here, out of the lock.
         window::look(&gone, |_, entry| {

@@ -1,88 +1,273 @@
 //! Departures between the lock of a shard, under which they happen, and the streams that tell of them.
 
-use super::entry::{Cause, Departure};
+use std::{array, mem, vec::Drain};
+
+use super::{
+    entry::{Cause, Departure},
+    window::WINDOW,
+};
 use crate::engine::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, Ordering::*},
+    atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
 };
+
+/// How many parts a journal has for the departures of a crowd.
+const PARTS: usize = if cfg!(shuttle) { 2 } else { 16 };
+
+/// How many departures of a crowd gather in a part before somebody tells them, and how many at most.
+const BATCH: usize = if cfg!(shuttle) { 2 } else { 16 };
+const MOST: usize = 8 * BATCH;
+
+/// For how many departures a crowd is taken to last.
+const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 
 /// The departures nobody has been told of yet, in the order in which they happened.
 ///
-/// A departure is moved in here while its shard is locked, so the order of two departures of one key is
-/// the order in which they happened; telling anybody waits until the shard is unlocked.
+/// 1. A departure is moved in here while its shard is locked, so the order of two departures of one key is
+///    the order in which they happened; telling anybody waits until the shard is unlocked.
+/// 2. Mostly there is one part, and each departure is due at once. Where several threads would tell at the same
+///    time, they would wait for each other most of it. So a crowd has a part for each of some shards, in which
+///    departures gather while nobody waits for them. Who asks, [takes](Self::take) them.
+/// 3. All parts are locked where departures are taken from several, or there come to be more or fewer: what was
+///    recorded first is not taken last.
 pub(crate) struct Journal<K, V> {
+    signs: Signs,
+    parts: [Part<K, V>; PARTS],
+}
+
+/// What all verbs read and few write: on cache lines of its own.
+#[repr(align(128))]
+struct Signs {
     /// The causes somebody wants to hear of, as bits; none without a subscriber.
     wanted: AtomicU8,
-    /// Saves the lock where nothing happened.
+    /// The causes somebody waits for, as bits.
+    awaited: AtomicU8,
+    /// Saves the locks where nothing happened.
     dirty: AtomicBool,
-    staged: Mutex<Vec<Departure<K, V>>>,
+    /// Whether somebody is to tell what is here.
+    due: AtomicBool,
+    /// Whether that can't be left to the next one.
+    urgent: AtomicBool,
+    /// Whether departures gather, in all the parts. Written where all are locked.
+    gathers: AtomicBool,
+    /// For how many departures more they will.
+    crowd: AtomicUsize,
+}
+
+/// On cache lines of its own: each departure writes one.
+#[repr(align(128))]
+struct Part<K, V>(Mutex<Vec<Departure<K, V>>>);
+
+type Locked<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
+
+/// Departures that were taken, and the memory for the next.
+pub(crate) struct Taken<K, V> {
+    parts: [Vec<Departure<K, V>>; PARTS],
+    /// Whether they are in more parts than the first.
+    gathered: bool,
 }
 
 impl<K, V> Journal<K, V> {
     pub(crate) fn new() -> Self {
-        Self {
+        let signs = Signs {
             wanted: AtomicU8::new(0),
+            awaited: AtomicU8::new(0),
             dirty: AtomicBool::new(false),
-            staged: Mutex::new(Vec::new()),
-        }
+            due: AtomicBool::new(false),
+            urgent: AtomicBool::new(false),
+            gathers: AtomicBool::new(false),
+            crowd: AtomicUsize::new(0),
+        };
+        Self { signs, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
     }
 
     /// Relaxed is enough: who subscribed before a departure in program order is seen by it.
     #[inline]
     pub(crate) fn wants(&self, cause: Cause) -> bool {
-        self.wanted.load(Relaxed) & cause.bit() != 0
+        self.signs.wanted.load(Relaxed) & cause.bit() != 0
     }
 
-    pub(crate) fn want(&self, causes: u8) {
-        self.wanted.store(causes, Relaxed);
+    /// Keeps departures of these causes from now on, and has those that are `awaited` told at once. What was
+    /// recorded before that was seen is there for who [takes](Self::take) afterwards.
+    pub(crate) fn want(&self, wanted: u8, awaited: u8) {
+        set(&self.signs.wanted, wanted);
+        set(&self.signs.awaited, awaited);
     }
 
-    /// Keeps a departure, or gives it back where nobody wants to hear of it.
+    /// Keeps a departure from a shard, or gives it back where nobody wants to hear of it.
     #[must_use = "what is given back must be dropped after the shard is unlocked"]
-    pub(crate) fn record(&self, departure: Departure<K, V>) -> Option<Departure<K, V>> {
-        if !self.wants(departure.cause) {
+    pub(crate) fn record(
+        &self,
+        shard: usize,
+        departure: Departure<K, V>,
+    ) -> Option<Departure<K, V>> {
+        let cause = departure.cause;
+        if !self.wants(cause) {
             return Some(departure);
         }
-        // In this order: who sees the flag finds the departure.
-        let mut staged = self.lock();
-        staged.push(departure);
-        self.dirty.store(true, Release);
+        let mut part = self.part_of(shard);
+        part.push(departure);
+        self.note(&part, cause.bit());
         None
     }
 
-    /// Keeps all of `departures`, or leaves them where nobody wants to hear of `cause`.
-    pub(crate) fn record_all(&self, cause: Cause, departures: &mut Vec<Departure<K, V>>) {
+    /// Keeps all of `departures` from a shard, or leaves them where nobody wants to hear of `cause`.
+    pub(crate) fn record_all(
+        &self,
+        shard: usize,
+        cause: Cause,
+        departures: &mut Vec<Departure<K, V>>,
+    ) {
         if self.wants(cause) && !departures.is_empty() {
-            self.lock().append(departures);
-            self.dirty.store(true, Release);
+            let mut part = self.part_of(shard);
+            part.append(departures);
+            self.note(&part, cause.bit());
         }
     }
 
-    /// Keeps those of `departures` whose causes somebody wants to hear of, and leaves the others.
-    pub(crate) fn record_wanted(&self, departures: &mut Vec<Departure<K, V>>) {
-        let wanted = departures.extract_if(.., |departure| self.wants(departure.cause));
-        let mut staged = self.lock();
-        staged.extend(wanted);
-        self.dirty.store(!staged.is_empty(), Release);
+    /// Keeps those of `departures` from a shard whose causes somebody wants to hear of, and leaves the others.
+    pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
+        let mut causes = 0;
+        let wanted = departures.extract_if(.., |departure| {
+            let is_wanted = self.wants(departure.cause);
+            causes |= if is_wanted { departure.cause.bit() } else { 0 };
+            is_wanted
+        });
+        let mut part = self.part_of(shard);
+        part.extend(wanted);
+        if causes != 0 {
+            self.note(&part, causes);
+        }
+    }
+
+    /// Whether somebody is to tell what is here. What is not due waits until it is asked for, or for more.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.signs.due.load(Acquire)
     }
 
     #[inline]
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty.load(Acquire)
+        self.signs.dirty.load(Acquire)
     }
 
-    pub(crate) fn take(&self) -> Vec<Departure<K, V>> {
-        let mut staged = self.lock();
-        // Under the lock, so that no departure is left behind by a flag that was just set.
-        self.dirty.store(false, Relaxed);
-        std::mem::take(&mut *staged)
+    /// Somebody else is telling. Whether what is due now may be left to the next one to come.
+    #[cold]
+    pub(crate) fn meets_crowd(&self) -> bool {
+        self.signs.crowd.store(CROWD, Relaxed);
+        self.signs.gathers.load(Relaxed) && !self.signs.urgent.load(Acquire)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        if self.is_dirty() { self.lock().len() } else { 0 }
+    /// Takes what is here. One at a time calls this.
+    pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
+        let crowd = self.signs.crowd.load(Relaxed);
+        taken.gathered = self.signs.gathers.load(Relaxed);
+        if crowd == 0 && !taken.gathered {
+            let mut part = lock(&self.parts[0]);
+            // Under the lock, so that no departure is left behind by a flag that was just set.
+            self.clear_flags();
+            mem::swap(&mut *part, &mut taken.parts[0]);
+            return;
+        }
+        let mut parts: [_; PARTS] = array::from_fn(|part| lock(&self.parts[part]));
+        self.clear_flags();
+        let mut count = 0;
+        for (part, taken) in parts.iter_mut().zip(&mut taken.parts) {
+            count += part.len();
+            mem::swap(&mut **part, taken);
+        }
+        let left = crowd.saturating_sub(count);
+        // Who has met others meanwhile has begun anew.
+        let _ = self.signs.crowd.compare_exchange(crowd, left, Relaxed, Relaxed);
+        self.signs.gathers.store(left > 0, Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Departure<K, V>>> {
-        self.staged.lock().expect("nothing panics while it moves a departure")
+    /// Called in the lock after the departures are in: who sees a flag finds what it tells of.
+    #[inline]
+    fn note(&self, part: &Locked<'_, K, V>, causes: u8) {
+        let signs = &self.signs;
+        raise(&signs.dirty);
+        // What nobody wants any more is urgent too: nobody would ask for it.
+        let urgent = signs.awaited.load(Relaxed) | !signs.wanted.load(Relaxed);
+        if part.len() >= MOST || urgent & causes != 0 {
+            raise(&signs.urgent);
+            raise(&signs.due);
+        } else if part.len() >= BATCH || !signs.gathers.load(Relaxed) {
+            raise(&signs.due);
+        }
+    }
+
+    fn clear_flags(&self) {
+        for flag in [&self.signs.dirty, &self.signs.due, &self.signs.urgent] {
+            flag.store(false, Relaxed);
+        }
+    }
+
+    /// Locks the part for departures of a shard.
+    #[inline]
+    fn part_of(&self, shard: usize) -> Locked<'_, K, V> {
+        loop {
+            let gathers = self.signs.gathers.load(Relaxed);
+            let part = lock(&self.parts[if gathers { shard % PARTS } else { 0 }]);
+            // In the lock it stays as it is.
+            if self.signs.gathers.load(Relaxed) == gathers {
+                return part;
+            }
+        }
+    }
+}
+
+impl<K, V> Taken<K, V> {
+    pub(crate) fn new() -> Self {
+        Self { parts: array::from_fn(|_| Vec::new()), gathered: false }
+    }
+
+    /// Gives out what was taken: that of one shard in the order in which it was recorded, all of it by when it left.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(Departure<K, V>)) {
+        if !self.gathered {
+            self.parts[0].drain(..).for_each(each);
+            give_back(&mut self.parts[0]);
+            return;
+        }
+        let mut parts = self.parts.each_mut().map(|part| part.drain(..));
+        let next = |part: &Drain<'_, Departure<K, V>>| {
+            let at = part.as_slice().first().map(|next| next.at.nanoseconds());
+            at.map_or(u64::MAX, |at| at.min(u64::MAX - 1))
+        };
+        let mut soonest = parts.each_ref().map(next);
+        loop {
+            let first = (1..PARTS).fold(0, |a, b| if soonest[b] < soonest[a] { b } else { a });
+            let Some(departure) = parts[first].next() else { break };
+            soonest[first] = next(&parts[first]);
+            each(departure);
+        }
+        drop(parts);
+        self.parts.iter_mut().for_each(give_back);
+    }
+}
+
+/// Keeps no more memory than a window of a sweep takes.
+fn give_back<T>(part: &mut Vec<T>) {
+    if part.capacity() > WINDOW {
+        *part = Vec::new();
+    }
+}
+
+fn lock<K, V>(part: &Part<K, V>) -> Locked<'_, K, V> {
+    part.0.lock().expect("nothing panics while it moves a departure")
+}
+
+/// Writes only what is to change: all verbs read it.
+#[inline]
+fn set(bits: &AtomicU8, to: u8) {
+    if bits.load(Relaxed) != to {
+        bits.store(to, Relaxed);
+    }
+}
+
+#[inline]
+fn raise(flag: &AtomicBool) {
+    if !flag.load(Relaxed) {
+        flag.store(true, Release);
     }
 }

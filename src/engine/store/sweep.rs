@@ -143,7 +143,7 @@ where
         visit.left = Some(left);
         report.expired = dead.len() - before;
         // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
-        self.journal.record_all(Cause::Expired, dead);
+        self.journal.record_all(visit.shard, Cause::Expired, dead);
         bump(&self.notes[visit.shard].departures.expired, report.expired as u64);
         self.give_room(report.expired);
         drop(locked);

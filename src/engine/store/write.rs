@@ -84,7 +84,8 @@ where
             }
             Some(copy) => {
                 let copy = Entry::new(copy, old.deadline);
-                let unwanted = self.journal.record(copy.depart(key, Cause::Replaced, now.tick()));
+                let unwanted =
+                    self.journal.record(index, copy.depart(key, Cause::Replaced, now.tick()));
                 drop(locked);
                 drop(unwanted);
             }
@@ -161,7 +162,7 @@ where
                 let at = now.tick();
                 // What `expire_now` ends has its deadline now.
                 let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
-                Err(self.journal.record(Departure { key, value, cause, deadline, at }))
+                Err(self.journal.record(index, Departure { key, value, cause, deadline, at }))
             }
             None => Ok(key),
         };

@@ -18,6 +18,7 @@ pub(super) struct Change<'a, K, V, T> {
     /// Read once, under the lock: what is dead for one part of a change is dead for all of it.
     pub(super) now: Tick,
     pub(super) ttl: Duration,
+    pub(super) shard: usize,
     pub(super) journal: &'a Journal<K, V>,
     pub(super) garbage: &'a mut Garbage<K, V, T>,
 }
@@ -85,7 +86,7 @@ impl<K, V, T> Change<'_, K, V, T> {
             Departure { key, value, cause, deadline, at: self.now }
         };
         let mut departures = departed.into_iter().map(departure).collect();
-        self.journal.record_all(cause, &mut departures);
+        self.journal.record_all(self.shard, cause, &mut departures);
         // The journal leaves them here where the last subscriber has gone since `prepare`.
         self.garbage.departures.append(&mut departures);
     }

@@ -126,7 +126,7 @@ impl<S: Shard> StateOf<S> {
         // Read under the lock: nobody who comes later sees an earlier time.
         let now = self.clock.now();
         let mut change =
-            Change { now, ttl: self.ttl, journal: &self.journal, garbage: &mut garbage };
+            Change { now, ttl: self.ttl, shard, journal: &self.journal, garbage: &mut garbage };
         let outcome = op(locked.shard(), &mut change);
         drop(locked);
         self.publisher.flush();

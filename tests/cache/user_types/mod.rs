@@ -11,6 +11,7 @@ use std::{
 
 use fleeting::{Cause, Event, LosslessEvents};
 use futures::FutureExt;
+use tokio::task::unconstrained;
 
 mod panics;
 mod reentrant;
@@ -21,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
 
 fn so_far<K, V>(events: &mut LosslessEvents<K, V>) -> Vec<Arc<Event<K, V>>> {
-    std::iter::from_fn(|| events.recv().now_or_never().flatten()).collect()
+    std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten()).collect()
 }
 
 /// Runs `test` on a thread of its own, with a paused clock, and fails where it gets stuck.

@@ -1,0 +1,191 @@
+//! What an event costs the writer who causes it: `cargo bench --bench events` writes docs/events.md.
+//!
+//! Every figure is the median of rounds in which all take turns, on one machine in one run. Subscribers who
+//! are idle never read; those who wait have been polled, and are polled again, outside of the time that is
+//! taken, after each event that woke them. `FLEETING_QUICK=1` makes it short, and writes nothing.
+
+use std::{
+    fmt::Write,
+    hint::{black_box, spin_loop},
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleeting::{Cache, Cause, Events, Sweep};
+use futures::Stream;
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::unconstrained,
+};
+
+const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
+const MANY: usize = 1_000;
+
+/// Verbs a round of one writer: about a millisecond.
+const VERBS: u64 = 2_000;
+
+/// Verbs a round of each of several writers.
+const LONG: u64 = 50_000;
+
+/// The keys of each of them: as many as make it wait for memory, as a cache does.
+const KEYS: u64 = 100_000;
+
+type Numbers = Cache<u64, u64>;
+
+fn main() {
+    let quick = std::env::var_os("FLEETING_QUICK").is_some();
+    let (rounds, long_rounds) = if quick { (101, 31) } else { (2_001, 401) };
+    let runtime =
+        Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let _inside = runtime.enter();
+    let mut page = String::from(
+        "# What an event costs\n\n\
+         Made by `cargo bench --bench events`: medians of rounds in which all take turns, on one machine in one \
+         run. Keys and values are `u64`; the subscribers are `events()` of 1,024 events.\n\n",
+    );
+    page += &one_writer(&runtime, rounds);
+    page += &two_writers(long_rounds);
+    println!("{page}");
+    if !quick {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/events.md");
+        std::fs::write(path, page).expect("docs/events.md can be written");
+    }
+}
+
+/// A set and a remove of the same key, of which the second is told.
+fn one_writer(runtime: &Runtime, rounds: usize) -> String {
+    let caches: [Numbers; 5] = std::array::from_fn(|_| cache());
+    let subscribe =
+        |cache: usize, count| -> Vec<_> { (0..count).map(|_| caches[cache].events()).collect() };
+    let idle = [subscribe(1, 1), subscribe(2, MANY), subscribe(3, 1)];
+    let others = subscribe(3, MANY).into_iter().map(|events| events.only([Cause::Replaced]));
+    let mut others: Vec<_> = others.collect();
+    others.iter_mut().for_each(wait);
+    let mut waiting = subscribe(4, MANY);
+    let mut figures = [const { Vec::new() }; 5];
+    for _ in 0..rounds {
+        for (cache, figure) in caches.iter().zip(&mut figures).take(4) {
+            figure.push(time(VERBS, || set_and_remove(runtime, cache, VERBS)));
+        }
+        let mut woken = Duration::ZERO;
+        for _ in 0..8 {
+            waiting.iter_mut().for_each(wait);
+            let start = Instant::now();
+            set_and_remove(runtime, &caches[4], 1);
+            woken += start.elapsed();
+        }
+        figures[4].push(woken.as_nanos() as f64 / 8.0);
+    }
+    drop((idle, others));
+    let figures = figures.map(median);
+    let mut page = String::from(
+        "## A `set` and a `remove`, of which one is told\n\n\
+         | subscribers | ns | more than without |\n| --- | --- | --- |\n",
+    );
+    for (name, figure) in [
+        "none",
+        "1, idle",
+        "1,000, idle",
+        "1, idle, and 1,000 who wait for other causes",
+        "1,000, who wait for it and are woken",
+    ]
+    .into_iter()
+    .zip(figures)
+    {
+        writeln!(page, "| {name} | {figure:.0} | {:.0} |", figure - figures[0])
+            .expect("a string takes all");
+    }
+    page + "\n"
+}
+
+/// Sets that replace, on threads of their own, each of its own keys.
+fn two_writers(rounds: usize) -> String {
+    let (plain, told) = (cache(), cache());
+    let idle: Vec<_> = (0..100).map(|_| told.events()).collect();
+    let mut figures = [const { Vec::new() }; 4];
+    for _ in 0..rounds {
+        for (row, cache) in [&plain, &told].into_iter().enumerate() {
+            for writers in [1, 2] {
+                figures[2 * row + writers - 1].push(replace_at_once(cache, writers as u64));
+            }
+        }
+    }
+    drop(idle);
+    let [plain_one, plain_two, one, two] = figures.map(median);
+    let mut page = String::from(
+        "## Sets that replace, millions a second\n\n\
+         | subscribers | 1 writer | 2 writers | ratio |\n| --- | --- | --- | --- |\n",
+    );
+    for (name, one, two) in [("none", plain_one, plain_two), ("100, idle", one, two)] {
+        writeln!(page, "| {name} | {one:.2} | {two:.2} | {:.2} |", two / one)
+            .expect("a string takes all");
+    }
+    page
+}
+
+fn cache() -> Numbers {
+    Cache::builder().sweep(Sweep::manual()).publish(ALL).build()
+}
+
+fn set_and_remove(runtime: &Runtime, cache: &Numbers, verbs: u64) {
+    runtime.block_on(unconstrained(async {
+        for key in 0..verbs {
+            black_box(cache.set(key % 512, key).await);
+            black_box(cache.remove(&(key % 512)).await);
+        }
+    }));
+}
+
+/// Millions of sets a second, of all writers together.
+fn replace_at_once(cache: &Numbers, writers: u64) -> f64 {
+    // Spinning, so that all have a processor when they begin.
+    let ready = AtomicU64::new(0);
+    let write = |writer: u64| {
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(unconstrained(async {
+            ready.fetch_add(1, Relaxed);
+            while ready.load(Relaxed) < writers {
+                spin_loop();
+            }
+            let start = Instant::now();
+            for n in 0..LONG {
+                // In no order.
+                let key = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+                black_box(cache.set(writer << 32 | key % KEYS, n).await);
+            }
+            (start, Instant::now())
+        }))
+    };
+    let spans: Vec<_> = thread::scope(|scope| {
+        let write = &write;
+        let threads: Vec<_> =
+            (0..writers).map(|writer| scope.spawn(move || write(writer))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it only writes")).collect()
+    });
+    let start = spans.iter().map(|(start, _)| *start).min().expect("there is one");
+    let end = spans.iter().map(|(_, end)| *end).max().expect("there is one");
+    (writers * LONG) as f64 / (end - start).as_nanos() as f64 * 1e3
+}
+
+/// Reads what there is, and has itself woken by the next.
+fn wait(events: &mut Events<u64, u64>) {
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(next) = Pin::new(&mut *events).poll_next(&mut cx) {
+        black_box(next);
+    }
+}
+
+/// Nanoseconds for each of `verbs`.
+fn time(verbs: u64, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64 / verbs as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,143 @@
+//! A queue in pieces: it neither moves what it holds as it grows, nor keeps memory for what it held.
+
+use std::collections::VecDeque;
+
+/// How much memory a piece takes about.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// How many a piece holds at most.
+const PIECE_LEN: usize = 64;
+
+/// For how many pieces room is kept.
+const SPARE: usize = 64;
+
+pub(super) struct Queue<T> {
+    /// None is empty, and all between the first and the last are full.
+    pieces: VecDeque<VecDeque<T>>,
+    len: usize,
+    /// One is kept, so that a queue that stays short takes no memory again and again.
+    spare: Option<VecDeque<T>>,
+}
+
+impl<T> Queue<T> {
+    /// How many a piece holds: a power of two.
+    const PIECE: usize = {
+        let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
+        let fitting = PIECE_BYTES / size;
+        if fitting >= PIECE_LEN {
+            PIECE_LEN
+        } else if fitting == 0 {
+            1
+        } else {
+            1 << fitting.ilog2()
+        }
+    };
+
+    pub(super) fn new() -> Self {
+        Self { pieces: VecDeque::new(), len: 0, spare: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn push_back(&mut self, item: T) {
+        match self.pieces.back_mut() {
+            Some(piece) if piece.len() < Self::PIECE => piece.push_back(item),
+            _ => {
+                let mut piece = self.piece();
+                piece.push_back(item);
+                self.pieces.push_back(piece);
+            }
+        }
+        self.len += 1;
+    }
+
+    pub(super) fn push_front(&mut self, item: T) {
+        match self.pieces.front_mut() {
+            Some(piece) if piece.len() < Self::PIECE => piece.push_front(item),
+            _ => {
+                let mut piece = self.piece();
+                piece.push_front(item);
+                self.pieces.push_front(piece);
+            }
+        }
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn pop_front(&mut self) -> Option<T> {
+        let piece = self.pieces.front_mut()?;
+        let item = piece.pop_front();
+        self.len -= 1;
+        if piece.is_empty() {
+            self.spare = self.pieces.pop_front();
+            if self.pieces.capacity() > SPARE && self.pieces.len() < self.pieces.capacity() / 4 {
+                self.pieces.shrink_to(self.pieces.capacity() / 2);
+            }
+        }
+        item
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        let first = self.pieces.front()?.len();
+        let (piece, index) = match index.checked_sub(first) {
+            None => (0, index),
+            Some(behind) => (1 + behind / Self::PIECE, behind % Self::PIECE),
+        };
+        self.pieces.get_mut(piece)?.get_mut(index)
+    }
+
+    /// Takes all out, to be dropped one by one.
+    pub(super) fn into_items(self) -> impl Iterator<Item = T> {
+        self.pieces.into_iter().flatten()
+    }
+
+    fn piece(&mut self) -> VecDeque<T> {
+        self.spare.take().unwrap_or_else(|| VecDeque::with_capacity(Self::PIECE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_whole_one(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
+            let (mut queue, mut whole) = (Queue::<[u64; 128]>::new(), VecDeque::new());
+            for (item, op) in ops.into_iter().enumerate() {
+                let item = [item as u64; 128];
+                match op {
+                    0..=2 => {
+                        queue.push_back(item);
+                        whole.push_back(item);
+                    }
+                    3 => {
+                        queue.push_front(item);
+                        whole.push_front(item);
+                    }
+                    _ => prop_assert_eq!(queue.pop_front(), whole.pop_front()),
+                }
+                prop_assert_eq!(queue.len(), whole.len());
+            }
+            for index in 0..whole.len() + 1 {
+                prop_assert_eq!(queue.get_mut(index), whole.get_mut(index));
+            }
+            prop_assert!(queue.into_items().eq(whole));
+        }
+    }
+
+    #[test]
+    fn a_piece_holds_as_many_as_fit() {
+        assert_eq!(Queue::<u64>::PIECE, 64);
+        assert_eq!(Queue::<()>::PIECE, 64);
+        assert_eq!(Queue::<[u64; 128]>::PIECE, 8);
+        assert_eq!(Queue::<[u64; 100]>::PIECE, 8);
+        assert_eq!(Queue::<[u8; 100_000]>::PIECE, 1);
+    }
+}

@@ -1,0 +1,308 @@
+//! The streams alone: departures of two shards, whose values tell whether anybody still has them.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use futures_core::Stream;
+use shuttle::{sync::Mutex, thread};
+
+use super::explore;
+use crate::engine::{
+    clock::{Clock, Tick},
+    event::{Cause, Events, LosslessEvents, Publisher},
+    store::{Departure, Journal},
+};
+
+type Value = Arc<u32>;
+
+struct Streams {
+    journal: Arc<Journal<usize, Value>>,
+    publisher: Arc<Publisher<usize, Value>>,
+    clock: Clock,
+    /// Each its lock, and how many have left it.
+    shards: [Mutex<u32>; 2],
+    values: std::sync::Mutex<Vec<Weak<u32>>>,
+}
+
+/// The shard, the number in it and why it left.
+type Heard = (usize, u32, Cause);
+
+impl Streams {
+    fn new(ring: usize) -> Arc<Self> {
+        let (journal, clock) = (Arc::new(Journal::new()), Clock::new());
+        let causes = Cause::Removed.bit() | Cause::Replaced.bit();
+        let publisher = Arc::new(Publisher::new(journal.clone(), clock.clone(), causes, ring));
+        let (shards, values) = (Default::default(), Default::default());
+        Arc::new(Self { journal, publisher, clock, shards, values })
+    }
+
+    fn lossless(&self) -> LosslessEvents<usize, Value> {
+        LosslessEvents::new(&self.publisher, 100)
+    }
+
+    /// The next of a shard leaves: by turns as removed and as replaced.
+    fn leave(&self, shard: usize) {
+        let mut number = self.shards[shard].lock().unwrap();
+        let value = Arc::new(*number);
+        self.values.lock().unwrap().push(Arc::downgrade(&value));
+        let cause = [Cause::Removed, Cause::Replaced][*number as usize % 2];
+        let at: Tick = self.clock.now();
+        let departure = Departure { key: shard, value, cause, deadline: at.into(), at };
+        *number += 1;
+        let unwanted = self.journal.record(shard, departure);
+        drop(number);
+        drop(unwanted);
+        self.publisher.flush();
+    }
+
+    fn kept(&self) -> usize {
+        self.values.lock().unwrap().iter().filter(|value| value.strong_count() > 0).count()
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// What has come by now; at its end the stream waits, with this waker.
+fn heard(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Heard> {
+    let waker = Waker::from(wakes.clone());
+    let mut cx = Context::from_waker(&waker);
+    let mut heard = Vec::new();
+    while let Poll::Ready(Some(event)) = Pin::new(&mut *events).poll_next(&mut cx) {
+        heard.push((event.key, *event.value, event.cause));
+    }
+    heard
+}
+
+fn spawn<T: Send + 'static>(
+    streams: &Arc<Streams>,
+    work: impl FnOnce(&Streams) -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let streams = streams.clone();
+    thread::spawn(move || work(&streams))
+}
+
+fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
+    [0, 1].map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.leave(shard))))
+}
+
+/// That what was heard of a shard are the numbers from one on, without a gap but for what `hears` not.
+fn check_order(heard: &[Heard], hears: impl Fn(u32) -> bool, all: bool) {
+    for shard in 0..2 {
+        let numbers =
+            heard.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
+        let numbers: Vec<u32> = numbers.collect();
+        let Some(first) = numbers.first().copied() else { continue };
+        let expected = (if all { 0 } else { first }..).filter(|number| hears(*number));
+        assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{heard:?}");
+    }
+}
+
+/// Two readers come to the last event at once while others leave: each hears all, once, in order; when both have
+/// read it, nothing is kept; and whoever waits while there is something was woken.
+#[test]
+fn interleavings_of_two_readers_and_two_writers() {
+    explore(|| {
+        let streams = Streams::new(100);
+        let read = |streams: &Arc<Streams>| {
+            let mut events = streams.lossless();
+            spawn(streams, move |_| {
+                let wakes = Arc::default();
+                let mut all = heard(&mut events, &wakes);
+                thread::yield_now();
+                let before = wakes.0.load(SeqCst);
+                let more = heard(&mut events, &wakes);
+                all.extend(more);
+                (events, wakes, before, all)
+            })
+        };
+        let readers = [read(&streams), read(&streams)];
+        let writers = leave_all(&streams, 5);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let readers = readers.map(|reader| reader.join().unwrap());
+        let ended = readers.map(|(mut events, wakes, _, mut all)| {
+            let woken = wakes.0.load(SeqCst);
+            let rest = heard(&mut events, &Arc::default());
+            assert!(rest.is_empty() || woken > 0, "it was left asleep: {rest:?}");
+            all.extend(rest);
+            assert_eq!(all.len(), 10);
+            check_order(&all, |_| true, true);
+            events
+        });
+        assert_eq!(streams.kept(), 0, "all have read all");
+        drop(ended);
+    });
+}
+
+/// One who waits is woken by the next, whatever crowd is writing.
+#[test]
+fn interleavings_of_waiting_in_a_crowd() {
+    explore(|| {
+        let streams = Streams::new(100);
+        let mut events = streams.lossless();
+        let reader = spawn(&streams, move |_| {
+            let mut all = Vec::new();
+            for _ in 0..4 {
+                let wakes = Arc::default();
+                all.extend(heard(&mut events, &wakes));
+                thread::yield_now();
+                if all.len() < 12 && wakes.0.load(SeqCst) == 0 {
+                    return (events, wakes, all);
+                }
+            }
+            let wakes = Arc::default();
+            all.extend(heard(&mut events, &wakes));
+            (events, wakes, all)
+        });
+        let writers = leave_all(&streams, 6);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let (mut events, wakes, mut all) = reader.join().unwrap();
+        let woken = wakes.0.load(SeqCst);
+        let rest = heard(&mut events, &Arc::default());
+        assert!(rest.is_empty() || woken == 1, "woken {woken} times for {rest:?}");
+        all.extend(rest);
+        assert_eq!(all.len(), 12);
+        check_order(&all, |_| true, true);
+    });
+}
+
+/// The same where departures gather already, and the last one comes just as the reader begins to wait.
+#[test]
+fn interleavings_of_waiting_for_the_last_one() {
+    explore(|| {
+        let streams = Streams::new(100);
+        let mut events = streams.lossless();
+        streams.journal.meets_crowd();
+        streams.leave(0);
+        assert_eq!(heard(&mut events, &Arc::default()).len(), 1);
+        let reader = spawn(&streams, move |_| {
+            let wakes = Arc::default();
+            let all = heard(&mut events, &wakes);
+            (events, wakes, all.len())
+        });
+        let writer = spawn(&streams, |streams| streams.leave(0));
+        writer.join().unwrap();
+        let (mut events, wakes, read) = reader.join().unwrap();
+        let woken = wakes.0.load(SeqCst);
+        assert_eq!((read, woken), if read == 1 { (1, 0) } else { (0, 1) });
+        assert_eq!(heard(&mut events, &wakes).len(), 1 - read);
+    });
+}
+
+/// Who comes, narrows and goes while others leave: each hears its own, and takes nothing from others.
+#[test]
+fn interleavings_of_narrowing() {
+    explore(|| {
+        let streams = Streams::new(2);
+        let mut witness = streams.lossless();
+        let hears = |number: u32| number % 2 == 1;
+        let comes = spawn(&streams, move |streams| {
+            let mut wide = streams.lossless();
+            let mut early = streams.lossless().only([Cause::Replaced]);
+            thread::yield_now();
+            let mut all = Vec::new();
+            let waker = Waker::noop();
+            if let Poll::Ready(Some(event)) =
+                Pin::new(&mut wide).poll_next(&mut Context::from_waker(waker))
+            {
+                all.extend(hears(*event.value).then_some((event.key, *event.value, event.cause)));
+            }
+            let mut late = wide.only([Cause::Replaced]);
+            thread::yield_now();
+            all.extend(heard(&mut late, &Arc::default()));
+            let early = heard(&mut early, &Arc::default());
+            (early, all)
+        });
+        let goes = spawn(&streams, |streams| {
+            let ring = Events::new(&streams.publisher);
+            thread::yield_now();
+            drop(ring.only([Cause::Removed]));
+        });
+        let writers = leave_all(&streams, 4);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let (early, late) = comes.join().unwrap();
+        goes.join().unwrap();
+        check_order(&early, hears, false);
+        check_order(&late, hears, false);
+        let all = heard(&mut witness, &Arc::default());
+        assert_eq!(all.len(), 8);
+        check_order(&all, |_| true, true);
+        assert_eq!(streams.kept(), 0, "nobody will read them");
+    });
+}
+
+/// In a ring, what is heard and what is missed are all there were since it came, and no more is kept than it holds.
+#[test]
+fn interleavings_of_a_ring() {
+    explore(|| {
+        let streams = Streams::new(2);
+        let mut events = Events::new(&streams.publisher);
+        let mut read = move || {
+            let (mut all, mut missed) = (Vec::new(), 0);
+            let mut cx = Context::from_waker(Waker::noop());
+            while let Poll::Ready(Some(next)) = Pin::new(&mut events).poll_next(&mut cx) {
+                match next {
+                    Ok(event) => all.push((event.key, *event.value, event.cause)),
+                    Err(lagged) => missed += lagged.0,
+                }
+            }
+            (all, missed)
+        };
+        let writers = leave_all(&streams, 5);
+        let reader = spawn(&streams, move |_| {
+            let before = read();
+            thread::yield_now();
+            (read, before)
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let (mut read, (mut all, mut missed)) = reader.join().unwrap();
+        let (rest, more) = read();
+        all.extend(rest);
+        missed += more;
+        assert_eq!(all.len() as u64 + missed, 10);
+        for shard in 0..2 {
+            let numbers = all.iter().filter(|(from, ..)| *from == shard);
+            let numbers: Vec<u32> = numbers.map(|(_, number, _)| *number).collect();
+            assert!(numbers.is_sorted_by(|a, b| a < b), "{all:?}");
+        }
+        assert_eq!(streams.kept(), 0, "all is read or missed");
+    });
+}
+
+/// The last subscriber goes, or the streams end, while a crowd writes: nothing is kept for nobody.
+#[test]
+fn interleavings_of_the_last_one_leaving() {
+    explore(|| {
+        let streams = Streams::new(2);
+        let events = streams.lossless();
+        let other = Events::new(&streams.publisher);
+        let goes = spawn(&streams, move |_| {
+            drop(other);
+            thread::yield_now();
+            drop(events);
+        });
+        let ends = spawn(&streams, |streams| {
+            let events = streams.lossless();
+            thread::yield_now();
+            streams.publisher.close();
+            drop(events);
+        });
+        let writers = leave_all(&streams, 5);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        goes.join().unwrap();
+        ends.join().unwrap();
+        assert_eq!(streams.kept(), 0, "nobody will ever read them");
+    });
+}
