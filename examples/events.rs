@@ -28,7 +28,7 @@ async fn main() {
     for (key, ttl) in [("first", 2 * SECOND), ("second", 3 * SECOND), ("third", 4 * SECOND)] {
         cache.set_ex(key, 0, ttl).await;
     }
-    // Nobody has to ask for a value: the sweeper finds the dead, within a second.
+    // Nobody has to ask for a value: the sweeper finds the dead, within 100 ms.
     sleep(5 * SECOND).await;
     // Ends the streams after what they hold.
     cache.shutdown().await;

@@ -30,12 +30,12 @@ pub(crate) fn settings(runtime: &Runtime) {
          | 1 M dead at once: all gone |"
     );
     println!("|{}", " --- |".repeat(9));
-    let rotations = [(1_000, 1.0), (250, 0.25), (100, 0.1), (50, 0.05), (100, 0.25), (20, 0.1)];
+    let rotations = [(1_000, 1.0), (250, 1.0), (100, 1.0), (50, 1.0), (20, 1.0), (100, 0.1)];
     for (every, sample) in rotations {
         runtime.block_on(measure(Setting { every, sample, repeat_at: 0.1, budget: 1.0 }));
     }
     for (repeat_at, budget) in [(0.5, 1.0), (0.1, 0.5), (0.1, 0.1)] {
-        runtime.block_on(measure(Setting { every: 100, sample: 0.1, repeat_at, budget }));
+        runtime.block_on(measure(Setting { every: 100, sample: 1.0, repeat_at, budget }));
     }
 }
 

@@ -55,7 +55,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How dead values are found. Defaults to [`Sweep::default`]: at most 1 s of staleness.
+    /// How dead values are found. Defaults to [`Sweep::default`]: at most 100 ms of staleness.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
         self
