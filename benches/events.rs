@@ -154,7 +154,7 @@ fn replace_at_once(cache: &Numbers, writers: u64) -> f64 {
             for n in 0..LONG {
                 // In no order.
                 let key = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
-                black_box(cache.set(writer << 32 | key % KEYS, n).await);
+                black_box(cache.set((writer << 32) | (key % KEYS), n).await);
             }
             (start, Instant::now())
         }))

@@ -33,7 +33,7 @@ fn kept(values: &[Weak<u32>]) -> usize {
 /// Reads so many, at most.
 fn read(events: &mut Events<u32, Arc<u32>>, count: usize) -> usize {
     let next = || unconstrained(events.next()).now_or_never().flatten();
-    std::iter::from_fn(next).take(count).map(|event| event.unwrap()).count()
+    std::iter::from_fn(next).take(count).inspect(|event| assert!(event.is_ok())).count()
 }
 
 fn read_lossless(events: &mut LosslessEvents<u32, Arc<u32>>, count: usize) -> usize {

@@ -3,7 +3,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
@@ -269,7 +269,7 @@ async fn a_spent_budget_takes_nothing() {
         assert!((1..=256).contains(&spent), "{spent} in one turn");
         read += spent;
         // So is one that is dropped before it is polled.
-        drop(pin!(events.recv()));
+        drop(events.recv());
         yield_now().await;
     }
     assert!(unconstrained(events.recv()).now_or_never().is_none());

@@ -44,7 +44,7 @@ struct Slot<K, V> {
     standing: usize,
 }
 
-pub(super) struct Reader {
+struct Reader {
     /// The number of the event it reads next. In a ring that may be gone: it stands at the first then.
     next: u64,
     /// What it missed before it came into this channel.
@@ -102,11 +102,11 @@ impl<K, V> Channel<K, V> {
 
     /// Takes in a reader who begins behind the last event, whatever others have not read yet.
     pub(super) fn join(&mut self, capacity: u64) -> usize {
-        self.settle(Luggage { unread: Vec::new(), missed: 0, capacity })
+        self.unpack(Luggage { unread: Vec::new(), missed: 0, capacity })
     }
 
     /// Takes in a reader from a channel of more causes, with what it has not read there.
-    pub(super) fn settle(&mut self, luggage: Luggage<K, V>) -> usize {
+    pub(super) fn unpack(&mut self, luggage: Luggage<K, V>) -> usize {
         let Luggage { mut unread, missed, capacity } = luggage;
         let behind = unread.len();
         // Both are runs without gaps of the same events, up to the last: what is only in the longer comes before

@@ -106,7 +106,7 @@ impl<K, V> Log<K, V> {
         }
         let (luggage, lossless) = (wide.pack(place.reader, causes, clock), wide.is_lossless());
         let channel = self.channel(causes, lossless);
-        let reader = self.channels[channel].settle(luggage);
+        let reader = self.channels[channel].unpack(luggage);
         // A task that waits may not know that it waits elsewhere now.
         if let Some(waker) = self.take_out(*place, after) {
             self.channels[channel].arm(reader, waker);

@@ -30,9 +30,13 @@ pub(crate) struct Publisher<K, V> {
     room: Notify,
 }
 
+/// What a reader gets: an event, or how many it missed.
+pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
+
 /// What a look into the log has found.
 pub(super) enum Look<K, V> {
-    Done(Option<Result<Arc<Event<K, V>>, Lagged>>),
+    /// `None` where the stream has ended.
+    Done(Option<Item<K, V>>),
     Waits,
     /// There is nothing, and nobody would wake this task.
     Unarmed,
@@ -75,7 +79,7 @@ impl<K, V> Publisher<K, V> {
             Err(_) if self.journal.meets_crowd() => return,
             Err(_) => self.lock(),
         };
-        self.change_locked(log, |log, after| self.settle(log, after));
+        self.change_locked(log, |log, after| self.catch_up(log, after));
     }
 
     /// How many departures the sweeper may cause: what is free in the fullest lossless subscription.
@@ -150,7 +154,7 @@ impl<K, V> Publisher<K, V> {
             let found = log.read(place, &self.clock, after);
             // What is in the journal comes behind what waits here, and is not asked for before that is read.
             let found = found.or_else(|| {
-                self.settle(log, after);
+                self.catch_up(log, after);
                 log.read(place, &self.clock, after)
             });
             if let Some(next) = found {
@@ -181,7 +185,7 @@ impl<K, V> Publisher<K, V> {
         change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
     ) -> R {
         self.change_locked(self.lock(), |log, after| {
-            self.settle(log, after);
+            self.catch_up(log, after);
             change(log, after)
         })
     }
@@ -202,7 +206,7 @@ impl<K, V> Publisher<K, V> {
     }
 
     /// Moves what is in the journal to the log.
-    fn settle(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
+    fn catch_up(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
             // Who was woken waits no more.

@@ -8,9 +8,8 @@ use std::{
 use tokio::task::coop;
 
 use super::{
-    Event, Lagged,
     log::Place,
-    publisher::{Look, Publisher},
+    publisher::{Item, Look, Publisher},
 };
 use crate::engine::panics;
 
@@ -41,10 +40,7 @@ impl<K, V> Subscription<K, V> {
 
     /// The next event. What is pending has taken nothing, and where the budget of the task is spent it has
     /// not even looked.
-    pub(super) fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Arc<Event<K, V>>, Lagged>>> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<K, V>>> {
         let budget = ready!(coop::poll_proceed(cx));
         // Cloned only where it must wait, and outside of the lock, as it is dropped: a waker is somebody's code.
         let mut waker = None;
