@@ -182,6 +182,8 @@ impl std::hash::Hash for SlowKey {
     }
 }
 
+type Verb<T> = fn(&Cache<SlowKey, u32>, SlowKey) -> T;
+
 const KEY: SlowKey = SlowKey { wait: None };
 
 fn slow() -> (SlowKey, Arc<Wait>) {
@@ -208,7 +210,7 @@ fn slowly<T: Send + 'static>(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn what_anybody_saw_dead_stays_dead() {
-    let verbs: [fn(&Cache<SlowKey, u32>, SlowKey) -> bool; 5] = [
+    let verbs: [Verb<bool>; 5] = [
         |cache, key| call(cache.expire(&key, PATIENCE)),
         |cache, key| call(cache.get_ex(&key, PATIENCE)).is_some(),
         |cache, key| call(cache.extend(&key, PATIENCE)),
@@ -231,7 +233,7 @@ async fn what_anybody_saw_dead_stays_dead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_stamps_of_a_key_never_go_back() {
-    let verbs: [fn(&Cache<SlowKey, u32>, SlowKey); 4] = [
+    let verbs: [Verb<()>; 4] = [
         |cache, key| _ = call(cache.set(key, 3)),
         |cache, key| _ = call(cache.set_ex(key, 3, PATIENCE)),
         |cache, key| _ = call(cache.remove(&key)),
