@@ -1,12 +1,15 @@
 //! A turnstile before the lock of a shard. That lock prefers readers: where they overlap, a writer would wait for ever.
 //!
 //! 1. Who waits to write closes the gate, and opens it once it has the lock. Who is inside goes on.
-//! 2. Who comes to read and finds it closed queues behind the writer, and then goes in whatever the gate is: so
-//!    writers who follow each other don't keep readers out.
-//! 3. Nobody who holds the lock ever waits at its gate: what runs under the lock must not call the cache.
+//! 2. Who comes to read and finds it closed sleeps until it is open, and holds nothing meanwhile: who is inside and
+//!    has lost its processor gets one, and who waits keeps nobody waiting.
+//! 3. It sleeps for so long and no longer. So a gate bounds what a writer waits, and is no lock: whoever holds the
+//!    shard already, and comes again, is let in.
+
+use std::time::Duration;
 
 use crate::engine::sync::{
-    Mutex, MutexGuard,
+    Mutex,
     atomic::{AtomicBool, Ordering::Relaxed},
     hint, thread,
 };
@@ -15,9 +18,13 @@ use crate::engine::sync::{
 /// writers who just meet need no queue.
 const TRIES: u32 = 40;
 
-/// How often whoever tries again and again stays on its processor; then it makes way between two tries, as those who
-/// hold the lock may be waiting for one.
+/// How often whoever looks again and again stays on its processor; then it naps between two looks, as those who hold
+/// the lock may be waiting for one. (To yield would not do: a scheduler that is fair gives it back.)
 const SPINS: u32 = 200;
+const NAP: Duration = Duration::from_micros(20);
+
+/// How often it looks at most: some tens of milliseconds.
+const LOOKS: u32 = 500;
 
 /// On a line of its own, that readers share as long as nobody closes it.
 #[derive(Default)]
@@ -25,12 +32,13 @@ const SPINS: u32 = 200;
 pub(super) struct Gate {
     /// A hint and no lock: a reader who still sees it open is one more to wait for.
     closed: AtomicBool,
-    queue: Mutex<()>,
+    /// Of those who close it.
+    turn: Mutex<()>,
 }
 
 impl Gate {
-    /// Waits behind a writer who waits.
-    #[inline]
+    /// Makes way for who waits to write.
+    #[inline(always)]
     pub(super) fn pass(&self) {
         if self.closed.load(Relaxed) {
             self.wait();
@@ -46,7 +54,7 @@ impl Gate {
                 return locked;
             }
         }
-        let turn = self.queue();
+        let turn = self.turn.lock().expect("nothing panics while it waits for a lock");
         self.closed.store(true, Relaxed);
         let locked = lock();
         self.closed.store(false, Relaxed);
@@ -61,16 +69,15 @@ impl Gate {
         try_lock: impl Fn() -> Option<T>,
         mut go_on: impl FnMut() -> bool,
     ) -> Option<T> {
-        let turn = self.queue.try_lock().ok()?;
+        let turn = self.turn.try_lock().ok()?;
         self.closed.store(true, Relaxed);
-        let mut tries = 0;
+        let mut looks = 0;
         let locked = loop {
             let locked = try_lock();
             if locked.is_some() || !go_on() {
                 break locked;
             }
-            tries += 1;
-            if tries < SPINS { hint::spin_loop() } else { thread::yield_now() }
+            pause(&mut looks);
         };
         self.closed.store(false, Relaxed);
         drop(turn);
@@ -79,10 +86,14 @@ impl Gate {
 
     #[cold]
     fn wait(&self) {
-        drop(self.queue());
+        let mut looks = 0;
+        while self.closed.load(Relaxed) && looks < LOOKS {
+            pause(&mut looks);
+        }
     }
+}
 
-    fn queue(&self) -> MutexGuard<'_, ()> {
-        self.queue.lock().expect("nothing panics while it waits for a lock")
-    }
+fn pause(looks: &mut u32) {
+    *looks += 1;
+    if *looks < SPINS { hint::spin_loop() } else { thread::sleep(NAP) }
 }
