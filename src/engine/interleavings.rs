@@ -408,3 +408,21 @@ fn interleavings_of_a_move() {
         iterations,
     );
 }
+
+/// A sweeper that goes to rest, and a write of what dies before it would look again: one of them sees the other.
+#[test]
+fn interleavings_of_a_rest_and_a_write() {
+    explore(|| {
+        let parts = Parts::new();
+        parts.set(1, 0, 100);
+        let write = spawn(&parts, |parts| {
+            parts.store.set(2, 7, &parts.at(0), |_| parts.until(5));
+        });
+        let rests = parts.store.set_alarm(parts.until(10));
+        write.join().unwrap();
+        assert!(!rests || parts.store.journal().is_rung());
+        parts.store.clear_alarm();
+        parts.store.set(2, 8, &parts.at(0), |_| parts.until(4));
+        assert!(!parts.store.journal().is_rung(), "nobody rests");
+    });
+}

@@ -51,7 +51,11 @@ use crate::engine::{
     clock::{Deadline, Now, Tick},
     sync::{
         DashMap,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
     },
 };
 
@@ -66,6 +70,8 @@ pub(crate) struct Store<K, V, S> {
     /// How many entries [`Store::put_fresh`] may make; then they are counted.
     max_keys: usize,
     keys: AtomicUsize,
+    /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
+    alarm: AtomicU64,
     /// Keys whose `Hash` panicked while a table grew or shrank.
     unhashed: AtomicUsize,
 }
@@ -127,6 +133,7 @@ where
             journal: Arc::new(Journal::new()),
             max_keys: usize::MAX,
             keys: AtomicUsize::new(0),
+            alarm: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
         }
     }
@@ -201,6 +208,24 @@ where
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
         self.notes[shard].soonest.load(Relaxed) > Deadline::from(now).order()
+    }
+
+    /// Has the sweeper woken by who next writes what dies before `at`; false where something there already does.
+    pub(crate) fn set_alarm(&self, at: Deadline) -> bool {
+        self.alarm.store(at.order(), Relaxed);
+        fence(SeqCst);
+        let mut soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
+        let may_rest = soonest.all(|soonest| soonest >= at.order());
+        if !may_rest {
+            self.clear_alarm();
+        }
+        may_rest
+    }
+
+    /// Nobody rests any more.
+    pub(crate) fn clear_alarm(&self) {
+        self.alarm.store(0, Relaxed);
+        self.journal.take_rung();
     }
 
     #[inline]
@@ -299,7 +324,17 @@ where
     #[inline]
     fn note(&self, beside: &mut Beside<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
         if let Some(soonest) = beside.index.note(bucket, deadline) {
-            self.notes[shard].soonest.store(soonest.order(), Relaxed);
+            self.note_soonest(shard, soonest);
+        }
+    }
+
+    #[cold]
+    fn note_soonest(&self, shard: usize, soonest: Deadline) {
+        self.notes[shard].soonest.store(soonest.order(), Relaxed);
+        // Either we see the alarm, or who sets it sees what is soonest.
+        fence(SeqCst);
+        if soonest.order() < self.alarm.load(Relaxed) {
+            self.journal.ring();
         }
     }
 

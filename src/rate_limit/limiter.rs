@@ -262,6 +262,8 @@ where
         };
         // Full again, where others were faster.
         let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
+        // Its sweeper may rest.
+        self.shared.publisher.flush();
         charged.unwrap_or_else(|| self.overflow.charge(check, inspect))
     }
 

@@ -126,15 +126,18 @@ async fn large_values_let_others_have_their_turn() {
         }
     });
     for key in [0, 1] {
-        let (begin, before) = (Instant::now(), turns.load(Relaxed));
-        let mut calls = 0;
-        while begin.elapsed() < 400 * MS {
+        let (mut seen, mut calls, mut most) = (turns.load(Relaxed), 0, 0);
+        for _ in 0..4_000 {
             assert!(cache.get(&key).await.is_some());
             calls += 1;
+            let now = turns.load(Relaxed);
+            if now != seen {
+                (seen, calls) = (now, 0);
+            }
+            most = most.max(calls);
         }
-        let turns = turns.load(Relaxed) - before;
-        // By a clock that ticks a hundred times a second it would be 40.
-        assert!(turns >= 20.min(calls / 2), "{turns} turns beside {calls} calls");
+        // Some dozens come between two ticks. By their number alone it would be 7,808.
+        assert!(most < 1_000, "{most} calls without a turn for others");
     }
     other.abort();
 }

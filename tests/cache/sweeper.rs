@@ -567,3 +567,39 @@ async fn while_memory_goes_back_every_entry_is_found() {
     cache.clear().await;
     assert!(cache.is_empty());
 }
+
+/// Where nothing happens for long, ticks become rare; what is written then leaves in time all the same.
+#[tokio::test(start_paused = true)]
+async fn a_sweeper_that_rests_is_woken_in_time() {
+    let cache: Cache<u64, u64> = Cache::new();
+    for key in 0..100 {
+        cache.set_ex(key, key, 1_000 * SECOND).await;
+    }
+    let mut events = cache.events();
+    let mut seconds = 0;
+    for round in 0..20_u64 {
+        let before = cache.stats().sweeps;
+        sleep(100 * SECOND).await;
+        seconds += 100;
+        let sweeps = cache.stats().sweeps - before;
+        assert!((300..500).contains(&sweeps), "{sweeps} sweeps in 100 s with nothing to do");
+        if seconds >= 1_000 {
+            return;
+        }
+        // Anywhere between two ticks, and due at any time after.
+        sleep(MS * (37 * round % 1_000) as u32).await;
+        let ttl = MS * (113 * round % 2_500) as u32;
+        let deadline = Instant::now() + ttl;
+        match round % 3 {
+            0 => _ = cache.set_ex(1_000, round, ttl).await,
+            1 => assert!(cache.expire(&(round + 50), ttl).await),
+            _ => {
+                cache.set(1_000, round).await;
+                cache.expire_at(&1_000, deadline).await;
+            }
+        }
+        let event =
+            timeout(ttl + SECOND, events.recv()).await.expect("it leaves").unwrap().unwrap();
+        assert!(event.at <= deadline + 100 * MS, "round {round}: {:?}", event.lag());
+    }
+}

@@ -28,6 +28,8 @@ pub(crate) struct Publisher<K, V> {
     log: Mutex<Log<K, V>>,
     /// Told when there is room again for a sweeper that was held back.
     room: Notify,
+    /// Told when something dies before a sweeper that rests would look again.
+    alarm: Notify,
 }
 
 /// What a reader gets: an event, or how many it missed.
@@ -56,6 +58,7 @@ impl<K, V> Publisher<K, V> {
             may_be_held_back: AtomicBool::new(false),
             log: Mutex::new(Log::new(capacity as u64)),
             room: Notify::new(),
+            alarm: Notify::new(),
         }
     }
 
@@ -69,6 +72,22 @@ impl<K, V> Publisher<K, V> {
     pub(crate) fn flush(&self) {
         if self.journal.is_due() {
             self.publish();
+        }
+        if self.journal.is_rung() {
+            self.wake_sweeper();
+        }
+    }
+
+    /// Waits until something dies before the time that [`Store::set_alarm`](crate::engine::store::Store::set_alarm)
+    /// was told.
+    pub(crate) async fn alarm(&self) {
+        self.alarm.notified().await;
+    }
+
+    #[cold]
+    fn wake_sweeper(&self) {
+        if self.journal.take_rung() {
+            self.alarm.notify_one();
         }
     }
 

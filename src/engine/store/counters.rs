@@ -69,6 +69,13 @@ impl ReadSlot {
     }
 }
 
+impl Counts {
+    /// How many have left the store.
+    pub(crate) fn departures(&self) -> u64 {
+        self.expired + self.removed
+    }
+}
+
 impl DepartureCounters {
     pub(super) fn add_to(&self, counts: &mut Counts) {
         counts.expired += self.expired.load(Relaxed);

@@ -2,10 +2,7 @@
 
 use std::{array, mem, vec::Drain};
 
-use super::{
-    entry::{Cause, Departure},
-    window::WINDOW,
-};
+use super::entry::{Cause, Departure};
 use crate::engine::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::*},
@@ -17,6 +14,9 @@ const PARTS: usize = if cfg!(shuttle) { 2 } else { 16 };
 /// How many departures of a crowd gather in a part before somebody tells them, and how many at most.
 const BATCH: usize = if cfg!(shuttle) { 2 } else { 16 };
 const MOST: usize = 8 * BATCH;
+
+/// For how many departures a part keeps its memory.
+const KEPT: usize = 256;
 
 /// For how many departures a crowd is taken to last.
 const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
@@ -52,6 +52,8 @@ struct Signs {
     gathers: AtomicBool,
     /// For how many departures more they will.
     crowd: AtomicUsize,
+    /// Something dies before the sweeper would look again.
+    rung: AtomicBool,
 }
 
 /// On cache lines of its own: each departure writes one.
@@ -77,6 +79,7 @@ impl<K, V> Journal<K, V> {
             urgent: AtomicBool::new(false),
             gathers: AtomicBool::new(false),
             crowd: AtomicUsize::new(0),
+            rung: AtomicBool::new(false),
         };
         Self { signs, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
     }
@@ -144,6 +147,21 @@ impl<K, V> Journal<K, V> {
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.signs.due.load(Acquire)
+    }
+
+    /// Something dies before the sweeper would look again. Who flushes next wakes it.
+    pub(crate) fn ring(&self) {
+        self.signs.rung.store(true, Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.signs.rung.load(Acquire)
+    }
+
+    /// Whether it had been; it is not any more.
+    pub(crate) fn take_rung(&self) -> bool {
+        self.signs.rung.swap(false, AcqRel)
     }
 
     #[inline]
@@ -246,9 +264,9 @@ impl<K, V> Taken<K, V> {
     }
 }
 
-/// Keeps no more memory than a window of a sweep takes.
+/// Keeps no more memory than one look of a sweep fills.
 fn give_back<T>(part: &mut Vec<T>) {
-    if part.capacity() > WINDOW {
+    if part.capacity() > KEPT {
         *part = Vec::new();
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     hash::{BuildHasher, Hash},
+    mem::replace,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak},
     time::Duration,
@@ -37,6 +38,11 @@ const MOVE_COSTS: u64 = 16;
 /// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
 /// costs that has nothing to do.
 const LOOKS_AT_SPARSE: usize = 8;
+
+/// Ticks in a row that had nothing to do before the sweeper rests, and how many it rests at a time. By then the memory of
+/// what has left was given back.
+const TICKS_BEFORE_REST: u32 = 300;
+const TICKS_OF_REST: u32 = 10;
 
 /// Sweeps in a row that were cut by the budget before somebody is warned.
 const CUTS_BEFORE_WARNING: u32 = 3;
@@ -99,7 +105,15 @@ async fn run<K, V, S>(
 {
     let mut cuts = 0;
     let mut next_to_shrink = 0;
+    let mut idle_ticks = 0;
+    let mut departures = 0;
     loop {
+        if idle_ticks >= TICKS_BEFORE_REST {
+            idle_ticks = match rest(&shared, &publisher, interval.period()).await {
+                true => idle_ticks,
+                false => 0,
+            };
+        }
         interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
         if cache.is_paused() {
@@ -132,6 +146,9 @@ async fn run<K, V, S>(
             }
         }
         let report = sweep.finish(&cache);
+        let before = replace(&mut departures, cache.store.counts().departures());
+        let is_idle = report.looked_at == 0 && departures == before;
+        idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
         cuts = if report.out_of_budget { cuts + 1 } else { 0 };
         if cuts == CUTS_BEFORE_WARNING {
             tracing::warn!(
@@ -142,6 +159,31 @@ async fn run<K, V, S>(
             );
         }
     }
+}
+
+/// Waits for some ticks, or until somebody writes what dies before they are over. Tells whether they are; and has not
+/// waited where something dies before.
+async fn rest<K, V, S>(
+    shared: &Weak<SharedState<K, V, S>>,
+    publisher: &Publisher<K, V>,
+    every: Duration,
+) -> bool
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    let rest = every.saturating_mul(TICKS_OF_REST);
+    {
+        let Some(cache) = shared.upgrade() else { return true };
+        if !cache.store.set_alarm(cache.clock.now().after(rest)) {
+            return false;
+        }
+    }
+    let is_over = tokio::time::timeout(rest, publisher.alarm()).await.is_err();
+    if let Some(cache) = shared.upgrade() {
+        cache.store.clear_alarm();
+    }
+    is_over
 }
 
 impl<K, V> SweepRun<K, V>
