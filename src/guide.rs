@@ -64,6 +64,9 @@ pub mod measured {
     #[doc = include_str!("../docs/sweep.md")]
     pub mod sweep {}
 
+    #[doc = include_str!("../docs/fairness.md")]
+    pub mod fairness {}
+
     #[doc = include_str!("../docs/memory.md")]
     pub mod memory {}
 
