@@ -73,6 +73,9 @@ pub mod measured {
     #[doc = include_str!("../docs/bytes.md")]
     pub mod bytes {}
 
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
+
     #[doc = include_str!("../docs/rate-limit.md")]
     pub mod rate_limit {}
 

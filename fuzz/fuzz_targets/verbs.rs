@@ -14,7 +14,10 @@ use arbitrary::Arbitrary;
 use fleeting::{Builder, Cache, Cause, Event, Events, LosslessEvents, Sweep, Ttl, When};
 use futures_util::FutureExt;
 use libfuzzer_sys::fuzz_target;
-use tokio::time::{Instant, advance};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance},
+};
 
 type Key = u16;
 
@@ -574,7 +577,7 @@ impl Test {
     /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
     fn accept_what_was_swept(&mut self) -> u64 {
         let mut swept = 0;
-        while let Some(event) = self.lossless.recv().now_or_never().flatten() {
+        while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
             assert!(self.model.live(event.key).is_none(), "a live value was swept");
             let told = self.model.told_of(&event);
             assert_eq!(self.model.told.pop(), Some(told));
@@ -609,7 +612,7 @@ impl Test {
     fn check(&mut self) {
         let (len, resident) = (self.cache.len(), self.model.entries.len());
         assert_eq!((len, self.cache.is_empty()), (resident, resident == 0));
-        let next = || self.lossless.recv().now_or_never().flatten();
+        let next = || unconstrained(self.lossless.recv()).now_or_never().flatten();
         let heard: Vec<_> = std::iter::from_fn(next).collect();
         let mut heard: Vec<Told> = heard
             .iter()
@@ -641,16 +644,16 @@ impl Test {
         let (events, owed) = &mut self.events;
         let missed = owed.len().saturating_sub(self.event_capacity);
         if missed > 0 {
-            let lagged = events.recv().now_or_never().flatten();
+            let lagged = unconstrained(events.recv()).now_or_never().flatten();
             assert_eq!(lagged.and_then(Result::err).map(|lagged| lagged.0), Some(missed as u64));
         }
         for told in owed.drain(..).skip(missed) {
-            let event = events.recv().now_or_never().flatten().expect("owed");
+            let event = unconstrained(events.recv()).now_or_never().flatten().expect("owed");
             assert_eq!(self.model.told_of(&event.expect("not missed")), told);
         }
         if let Some((slow, owed)) = &mut self.slow {
             for told in owed.drain(..) {
-                let event = slow.recv().now_or_never().flatten().expect("lossless");
+                let event = unconstrained(slow.recv()).now_or_never().flatten().expect("lossless");
                 assert_eq!(self.model.told_of(&event), told);
             }
         }

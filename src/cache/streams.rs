@@ -25,6 +25,9 @@ where
     /// A stream of what leaves from now on. It never slows the cache: a subscriber that falls behind
     /// [`event_capacity`](super::Builder::event_capacity) misses the oldest events, and is told how many.
     ///
+    /// It hears what is [published](super::Builder::publish), or [less](Events::only). An event costs whoever
+    /// causes it the same, however many subscribers there are; those who wait for it are woken one by one.
+    ///
     /// A value that holds a stream of the very cache it is in keeps that stream's events in memory for ever.
     ///
     /// ```
@@ -47,6 +50,8 @@ where
 
     /// A stream of what leaves from now on that loses nothing while it lives: with `capacity` unread
     /// events it holds back the sweeper, never a reader or a writer.
+    ///
+    /// It hears what is [published](super::Builder::publish), or [less](LosslessEvents::only).
     ///
     /// # Panics
     ///

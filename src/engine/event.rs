@@ -1,13 +1,14 @@
 //! What leaves is told: events, the streams that carry them, and the publisher between.
 //!
 //! 1. Departures are recorded in the store's journal under their shard's lock. [`Publisher::flush`] moves
-//!    them to the log, holding the log's lock while it takes them, so their order survives.
+//!    them to the log, holding the log's lock while it takes them, so their order survives. Where a crowd of
+//!    writers leaves them in the journal for a while, whoever asks the log for anything takes them first.
 //! 2. The log's lock is never held together with a shard's, and nothing is woken, dropped or sent to
 //!    user code under it.
 //! 3. Subscribers of the same causes and of one kind (lossless, or not) read one channel of the log. An event is
 //!    in each channel of its cause: until all readers of that one have read it, or, in a ring, until so
-//!    many have come that it falls out. So no channel holds what another one's reader left unread, and
-//!    what an event costs depends on how many channels there are, and not on how many subscribers.
+//!    many have come that it falls out. So none keeps for another what that one does not hear, and what an
+//!    event costs depends on how many channels there are, and not on how many subscribers.
 //! 4. The journal keeps what some channel hears, and nothing else is even cloned for it.
 
 mod channel;

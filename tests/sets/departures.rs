@@ -36,6 +36,19 @@ async fn each_departure_has_one_event_with_its_cause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_may_hear_less() {
+    let set = minute();
+    let mut expired = set.events_lossless(1).only([Cause::Expired]);
+    let mut removed = set.events_lossless(1).only([Cause::Removed]);
+    set.extend(["a", "b", "c"]).await;
+    set.pop().await;
+    set.remove("b").await;
+    sleep(61 * SECOND).await;
+    assert_eq!(told(&mut expired), [("c", Cause::Expired)]);
+    assert_eq!(told(&mut removed), [("a", Cause::Removed), ("b", Cause::Removed)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn by_default_only_what_expires_is_told() {
     let set = ExpiringSet::new(SECOND);
     let mut events = set.events_lossless(100);

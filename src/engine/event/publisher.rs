@@ -93,6 +93,9 @@ impl<K, V> Publisher<K, V> {
 
     #[inline(never)]
     fn publish(&self) {
+        if !self.journal.claim() {
+            return;
+        }
         let log = match self.log.try_lock() {
             Ok(log) => log,
             Err(_) if self.journal.meets_crowd() => return,

@@ -43,7 +43,8 @@ impl<K, V> Events<K, V> {
     ///
     /// The others are to this stream as if they had never been, from the event on that it would have read
     /// next: they wake nobody who waits for it, and it misses none of its own for them. What it had missed
-    /// before, [`Lagged`] still counts. Causes that no stream hears cost the cache nothing.
+    /// before, [`Lagged`] still counts. Causes that no stream hears cost the cache nothing. The call looks
+    /// at each event that waits unread.
     ///
     /// # Examples
     ///
@@ -66,6 +67,8 @@ impl<K, V> Events<K, V> {
     }
 
     /// The next event, or how many were missed before it; `None` when the stream has ended.
+    ///
+    /// It takes part in Tokio's cooperative budget: who has much to read still gives other tasks their turn.
     ///
     /// # Cancel safety
     ///
@@ -92,7 +95,7 @@ impl<K, V> LosslessEvents<K, V> {
     /// The others are to this stream as if they had never been, from the event on that it would have read
     /// next: they take no room in it, hold nothing back, and wake nobody who waits for it. A stream that
     /// does not hear [`Cause::Expired`] never holds back the sweeper, which sends nothing else. Causes that
-    /// no stream hears cost the cache nothing.
+    /// no stream hears cost the cache nothing. The call looks at each event that waits unread.
     ///
     /// # Examples
     ///
@@ -114,6 +117,8 @@ impl<K, V> LosslessEvents<K, V> {
     }
 
     /// The next event; `None` when the stream has ended.
+    ///
+    /// It takes part in Tokio's cooperative budget: who has much to read still gives other tasks their turn.
     ///
     /// # Cancel safety
     ///

@@ -306,3 +306,19 @@ fn interleavings_of_the_last_one_leaving() {
         assert_eq!(streams.kept(), 0, "nobody will ever read them");
     });
 }
+
+/// The same where departures gather already, and the last one comes just as the last subscriber goes.
+#[test]
+fn interleavings_of_leaving_as_the_last_one_comes() {
+    explore(|| {
+        let streams = Streams::new(100);
+        let events = streams.lossless();
+        streams.journal.meets_crowd();
+        streams.leave(0);
+        let goes = spawn(&streams, move |_| drop(events));
+        let writer = spawn(&streams, |streams| streams.leave(0));
+        writer.join().unwrap();
+        goes.join().unwrap();
+        assert_eq!(streams.kept(), 0, "nobody will ever read them");
+    });
+}

@@ -12,7 +12,7 @@ use crate::engine::sync::{
 const PARTS: usize = if cfg!(shuttle) { 2 } else { 16 };
 
 /// How many departures of a crowd gather in a part before somebody tells them, and how many at most.
-const BATCH: usize = if cfg!(shuttle) { 2 } else { 16 };
+const BATCH: usize = if cfg!(shuttle) { 2 } else { 32 };
 const MOST: usize = 8 * BATCH;
 
 /// For how many departures a part keeps its memory.
@@ -32,25 +32,31 @@ const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 ///    recorded first is not taken last.
 pub(crate) struct Journal<K, V> {
     signs: Signs,
+    flags: Flags,
     parts: [Part<K, V>; PARTS],
 }
 
-/// What all verbs read and few write: on cache lines of its own.
+/// What verbs read, and who subscribes or waits writes. On cache lines of its own, as what is below.
 #[repr(align(128))]
 struct Signs {
     /// The causes somebody wants to hear of, as bits; none without a subscriber.
     wanted: AtomicU8,
     /// The causes somebody waits for, as bits.
     awaited: AtomicU8,
+    /// Whether departures gather, in all the parts. Written where all are locked.
+    gathers: AtomicBool,
+}
+
+/// What is written each time that departures are told.
+#[repr(align(128))]
+struct Flags {
     /// Saves the locks where nothing happened.
     dirty: AtomicBool,
     /// Whether somebody is to tell what is here.
     due: AtomicBool,
     /// Whether that can't be left to the next one.
     urgent: AtomicBool,
-    /// Whether departures gather, in all the parts. Written where all are locked.
-    gathers: AtomicBool,
-    /// For how many departures more they will.
+    /// For how many departures more a crowd is taken to last.
     crowd: AtomicUsize,
     /// Something dies before the sweeper would look again.
     rung: AtomicBool,
@@ -74,14 +80,16 @@ impl<K, V> Journal<K, V> {
         let signs = Signs {
             wanted: AtomicU8::new(0),
             awaited: AtomicU8::new(0),
+            gathers: AtomicBool::new(false),
+        };
+        let flags = Flags {
             dirty: AtomicBool::new(false),
             due: AtomicBool::new(false),
             urgent: AtomicBool::new(false),
-            gathers: AtomicBool::new(false),
             crowd: AtomicUsize::new(0),
             rung: AtomicBool::new(false),
         };
-        Self { signs, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
+        Self { signs, flags, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
     }
 
     /// Relaxed is enough: who subscribed before a departure in program order is seen by it.
@@ -110,7 +118,7 @@ impl<K, V> Journal<K, V> {
         }
         let mut part = self.part_of(shard);
         part.push(departure);
-        self.note(&part, cause.bit());
+        self.note(&part, 1, cause.bit());
         None
     }
 
@@ -123,8 +131,9 @@ impl<K, V> Journal<K, V> {
     ) {
         if self.wants(cause) && !departures.is_empty() {
             let mut part = self.part_of(shard);
+            let count = departures.len();
             part.append(departures);
-            self.note(&part, cause.bit());
+            self.note(&part, count, cause.bit());
         }
     }
 
@@ -137,16 +146,22 @@ impl<K, V> Journal<K, V> {
             is_wanted
         });
         let mut part = self.part_of(shard);
+        let before = part.len();
         part.extend(wanted);
         if causes != 0 {
-            self.note(&part, causes);
+            self.note(&part, part.len() - before, causes);
         }
     }
 
     /// Whether somebody is to tell what is here. What is not due waits until it is asked for, or for more.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.signs.due.load(Acquire)
+        self.flags.due.load(Acquire)
+    }
+
+    /// Takes it on to tell what is due, unless somebody else has.
+    pub(crate) fn claim(&self) -> bool {
+        self.flags.due.swap(false, AcqRel)
     }
 
     /// Something dies before the sweeper would look again. Who flushes next wakes it.
@@ -166,19 +181,21 @@ impl<K, V> Journal<K, V> {
 
     #[inline]
     pub(crate) fn is_dirty(&self) -> bool {
-        self.signs.dirty.load(Acquire)
+        self.flags.dirty.load(Acquire)
     }
 
-    /// Somebody else is telling. Whether what is due now may be left to the next one to come.
+    /// Somebody else is telling. Whether what was claimed may be left to the next one to come.
     #[cold]
     pub(crate) fn meets_crowd(&self) -> bool {
-        self.signs.crowd.store(CROWD, Relaxed);
-        self.signs.gathers.load(Relaxed) && !self.signs.urgent.load(Acquire)
+        if self.flags.crowd.load(Relaxed) <= CROWD / 2 {
+            self.flags.crowd.store(CROWD, Relaxed);
+        }
+        self.signs.gathers.load(Relaxed) && !self.flags.urgent.load(Relaxed)
     }
 
     /// Takes what is here. One at a time calls this.
     pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
-        let crowd = self.signs.crowd.load(Relaxed);
+        let crowd = self.flags.crowd.load(Relaxed);
         taken.gathered = self.signs.gathers.load(Relaxed);
         if crowd == 0 && !taken.gathered {
             let mut part = lock(&self.parts[0]);
@@ -196,28 +213,31 @@ impl<K, V> Journal<K, V> {
         }
         let left = crowd.saturating_sub(count);
         // Who has met others meanwhile has begun anew.
-        let _ = self.signs.crowd.compare_exchange(crowd, left, Relaxed, Relaxed);
-        self.signs.gathers.store(left > 0, Relaxed);
+        let _ = self.flags.crowd.compare_exchange(crowd, left, Relaxed, Relaxed);
+        if taken.gathered != (left > 0) {
+            self.signs.gathers.store(left > 0, Relaxed);
+        }
     }
 
-    /// Called in the lock after the departures are in: who sees a flag finds what it tells of.
+    /// Called in the lock after `count` departures were put in: who sees a flag finds what it tells of.
     #[inline]
-    fn note(&self, part: &Locked<'_, K, V>, causes: u8) {
-        let signs = &self.signs;
-        raise(&signs.dirty);
+    fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8) {
+        let (signs, flags) = (&self.signs, &self.flags);
+        raise(&flags.dirty);
         // What nobody wants any more is urgent too: nobody would ask for it.
         let urgent = signs.awaited.load(Relaxed) | !signs.wanted.load(Relaxed);
         if part.len() >= MOST || urgent & causes != 0 {
-            raise(&signs.urgent);
-            raise(&signs.due);
-        } else if part.len() >= BATCH || !signs.gathers.load(Relaxed) {
-            raise(&signs.due);
+            // In this order, and whatever the second one was: who claims it must know.
+            flags.urgent.store(true, Relaxed);
+            flags.due.store(true, Release);
+        } else if part.len() % BATCH < count || !signs.gathers.load(Relaxed) {
+            raise(&flags.due);
         }
     }
 
     fn clear_flags(&self) {
-        for flag in [&self.signs.dirty, &self.signs.due, &self.signs.urgent] {
-            flag.store(false, Relaxed);
+        for flag in [&self.flags.dirty, &self.flags.due, &self.flags.urgent] {
+            lower(flag);
         }
     }
 
@@ -287,5 +307,11 @@ fn set(bits: &AtomicU8, to: u8) {
 fn raise(flag: &AtomicBool) {
     if !flag.load(Relaxed) {
         flag.store(true, Release);
+    }
+}
+
+fn lower(flag: &AtomicBool) {
+    if flag.load(Relaxed) {
+        flag.store(false, Relaxed);
     }
 }
