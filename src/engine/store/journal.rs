@@ -166,17 +166,17 @@ impl<K, V> Journal<K, V> {
 
     /// Something dies before the sweeper would look again. Who flushes next wakes it.
     pub(crate) fn ring(&self) {
-        self.signs.rung.store(true, Release);
+        self.flags.rung.store(true, Release);
     }
 
     #[inline]
     pub(crate) fn is_rung(&self) -> bool {
-        self.signs.rung.load(Acquire)
+        self.flags.rung.load(Acquire)
     }
 
     /// Whether it had been; it is not any more.
     pub(crate) fn take_rung(&self) -> bool {
-        self.signs.rung.swap(false, AcqRel)
+        self.flags.rung.swap(false, AcqRel)
     }
 
     #[inline]
