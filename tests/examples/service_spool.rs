@@ -38,7 +38,15 @@ async fn the_service_spools_and_a_python_program_takes_it() {
         assert!(start.elapsed() < PATIENCE, "nothing comes to the queue");
         sleep(Duration::from_millis(10)).await;
     }
-    let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
+    // They are in the queue a moment before the spool counts them.
+    let stats = loop {
+        let stats: Value = client.get(format!("{}/stats", service.url)).send().await.json().await;
+        if stats["spooled"] != json!(0) && stats["spooled"] != json!(1) {
+            break stats;
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing is counted: {stats}");
+        sleep(Duration::from_millis(10)).await;
+    };
     assert_eq!((&stats["spooled"], &stats["subscribers"]), (&json!(2), &json!(0)));
 
     let work = || {
