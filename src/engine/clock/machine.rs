@@ -61,9 +61,12 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 #[cfg(test)]
 pub(super) mod fake {
-    use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::{Mutex, atomic::Ordering::SeqCst};
 
     use super::*;
+
+    /// All of them, so that no leak is seen in what lives as long as the tests.
+    static ALL: Mutex<Vec<&'static Fake>> = Mutex::new(Vec::new());
 
     /// Clocks that stand until a test moves them, and count how often they were read.
     #[derive(Debug, Default)]
@@ -80,7 +83,9 @@ pub(super) mod fake {
             let fake = Fake::default();
             fake.precise.store(now, SeqCst);
             fake.coarse.store(now, SeqCst);
-            Box::leak(Box::new(fake))
+            let fake: &'static Fake = Box::leak(Box::new(fake));
+            ALL.lock().expect("nothing panics while it is held").push(fake);
+            fake
         }
 
         pub(in super::super) fn machine(&'static self) -> Machine {
