@@ -108,7 +108,7 @@ impl Spool {
     /// the cache [publishes](crate::Builder::publish). Defaults to [`Cause::Expired`].
     #[must_use]
     pub fn causes(self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        let causes = causes.into_iter().fold(0, |bits, cause| bits | cause.bit());
+        let causes = Cause::bits(causes);
         Self { causes, ..self }
     }
 

@@ -111,7 +111,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Which departures are sent as events. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        self.causes = causes.into_iter().fold(0, |bits, cause| bits | cause.bit());
+        self.causes = Cause::bits(causes);
         self
     }
 

@@ -34,7 +34,7 @@ impl Parts {
     fn new() -> Arc<Self> {
         let clock = Clock::new();
         let store = Store::new(2, 0, foldhash::fast::FixedState::default());
-        let causes = ALL.into_iter().fold(0, |bits, cause| bits | cause.bit());
+        let causes = Cause::bits(ALL);
         let publisher = Publisher::new(store.journal().clone(), clock.clone(), causes, 1_000);
         Arc::new(Self { store, publisher: Arc::new(publisher), start: clock.now(), clock })
     }
@@ -127,9 +127,9 @@ fn iterations() -> usize {
     std::env::var("SHUTTLE_ITERATIONS").map_or(5_000, |n| n.parse().expect("a number"))
 }
 
-fn spawn<T: Send + 'static>(
-    parts: &Arc<Parts>,
-    work: impl FnOnce(&Parts) -> T + Send + 'static,
+fn spawn<P: Send + Sync + 'static, T: Send + 'static>(
+    parts: &Arc<P>,
+    work: impl FnOnce(&P) -> T + Send + 'static,
 ) -> thread::JoinHandle<T> {
     let parts = parts.clone();
     thread::spawn(move || work(&parts))

@@ -7,7 +7,7 @@
 //! 4. `Hash`, `Eq` and `Clone` of user types, and the closure of [`Store::update`], do run under a lock.
 //!    One that panics leaves the map whole.
 //! 5. Entries of a shard move between buckets, or its table is another, only after [`Store::insert`],
-//!    [`Store::shrink`] and [`Store::clear_shard`], and all mark the shard, so that the next pass looks at
+//!    [`Store::shrink`] and [`Store::clear_windows`], and all mark the shard, so that the next pass looks at
 //!    all of it and no entry slips behind the cursor.
 
 mod bounded;
@@ -314,7 +314,7 @@ where
         is_it: impl FnMut(&K, &Entry<V>) -> bool,
     ) -> Locked<'_, K, V, Beside<K, V>> {
         let mut locked = self.shards.write(index);
-        if locked.parts().1.old.is_some() {
+        if locked.beside().old.is_some() {
             self.move_key(&mut locked, Location { hash, index }, is_it);
         }
         locked

@@ -63,7 +63,7 @@ impl<K, V> Events<K, V> {
     /// # }
     /// ```
     pub fn only(self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        Self(self.0.only(bits(causes)))
+        Self(self.0.only(Cause::bits(causes)))
     }
 
     /// The next event, or how many were missed before it; `None` when the stream has ended.
@@ -113,7 +113,7 @@ impl<K, V> LosslessEvents<K, V> {
     /// # }
     /// ```
     pub fn only(self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        Self(self.0.only(bits(causes)))
+        Self(self.0.only(Cause::bits(causes)))
     }
 
     /// The next event; `None` when the stream has ended.
@@ -158,8 +158,4 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LosslessEvents").field("unread", &self.0.unread()).finish()
     }
-}
-
-fn bits(causes: impl IntoIterator<Item = Cause>) -> u8 {
-    causes.into_iter().fold(0, |bits, cause| bits | cause.bit())
 }

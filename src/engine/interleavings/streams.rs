@@ -12,7 +12,7 @@ use std::{
 use futures_core::Stream;
 use shuttle::{sync::Mutex, thread};
 
-use super::explore;
+use super::{explore, spawn};
 use crate::engine::{
     clock::{Clock, Tick},
     event::{Cause, Events, LosslessEvents, Publisher},
@@ -84,14 +84,6 @@ fn heard(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<H
         heard.push((event.key, *event.value, event.cause));
     }
     heard
-}
-
-fn spawn<T: Send + 'static>(
-    streams: &Arc<Streams>,
-    work: impl FnOnce(&Streams) -> T + Send + 'static,
-) -> thread::JoinHandle<T> {
-    let streams = streams.clone();
-    thread::spawn(move || work(&streams))
 }
 
 fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {

@@ -65,6 +65,11 @@ impl Cause {
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
     }
+
+    /// A set of causes, as the bits of all.
+    pub(crate) fn bits(causes: impl IntoIterator<Item = Cause>) -> u8 {
+        causes.into_iter().fold(0, |bits, cause| bits | cause.bit())
+    }
 }
 
 impl fmt::Display for Cause {

@@ -60,7 +60,7 @@ impl<B> ExpiringSetBuilder<B> {
 
     /// Which departures are sent as events. Defaults to [`Cause::Expired`].
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        self.options.causes = causes.into_iter().fold(0, |bits, cause| bits | cause.bit());
+        self.options.causes = Cause::bits(causes);
         self
     }
 
