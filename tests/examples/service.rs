@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::{clock::in_time, example::Service, http::Client, servers::Server};
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Instance {
     service: Service,
