@@ -3,6 +3,7 @@
 //! All state is below, in the engine. The verbs on values are in this file; deadlines, streams, sweeping, statistics
 //! and the end each have one of their own.
 
+mod bounds;
 mod builder;
 mod deadlines;
 mod iter;
@@ -309,7 +310,8 @@ where
     ///
     /// `change` runs while the shard of `key` is locked, and so does the drop of what it overwrites: let it
     /// be short, and don't call the cache in it, or it may wait for itself for ever. Where it panics, the
-    /// value stays as it left it.
+    /// value stays as it left it. What a weigher says of the new value counts at once; what became heavier than the
+    /// whole bound leaves, as [`Cause::Evicted`].
     ///
     /// ```
     /// # use fleeting::Cache;
@@ -327,7 +329,9 @@ where
     {
         coop::proceed().await;
         let call = self.shared.clock.call(true);
-        self.change(key, &call, |entry| change(&mut entry.value))
+        let changed = self.shared.store.change(key, &call, change);
+        self.end(&call);
+        changed
     }
 
     /// Resident entries: live, or dead and not yet swept. O(shards).

@@ -3,12 +3,13 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash},
-    marker::PhantomData,
     sync::Arc,
     time::Duration,
 };
 
-use super::Cache;
+use super::{Cache, bounds::Bound};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
 use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
@@ -18,18 +19,25 @@ use crate::engine::{
     sweeper::{self, Sweep},
 };
 
+/// How many entries a shard has to choose from at least, where one leaves for another.
+const ENTRIES_OF_A_SHARD: usize = 64;
+
+/// How many shards a cache has that is bounded by weight, as nobody knows how few its entries may be.
+const SHARDS_BY_WEIGHT: usize = 16;
+
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<K, V, S = DefaultHasher> {
     time_to_live: Option<Duration>,
     sweep: Sweep,
-    shards: usize,
+    /// None: as many as suit the bound.
+    shards: Option<usize>,
     initial_capacity: usize,
     hasher: S,
     event_capacity: usize,
     causes: u8,
     name: String,
-    entries: PhantomData<fn() -> (K, V)>,
+    bound: Bound<K, V>,
 }
 
 impl<K, V> Builder<K, V> {
@@ -37,13 +45,13 @@ impl<K, V> Builder<K, V> {
         Self {
             time_to_live: None,
             sweep: Sweep::default(),
-            shards: default_shards(),
+            shards: None,
             initial_capacity: 0,
             hasher: DefaultHasher::default(),
             event_capacity: 1_024,
             causes: Cause::Expired.bit() | Cause::Evicted.bit(),
             name: "cache".to_owned(),
-            entries: PhantomData,
+            bound: Bound::None,
         }
     }
 }
@@ -62,13 +70,14 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// How many parts the cache has, each with a lock of its own; rounded up to a power of two, and to 2
-    /// at least. Defaults to four for each core, 64 at least.
+    /// at least. Defaults to four for each core, 64 at least; to fewer where
+    /// [`max_entries`](Builder::max_entries) is small, as each part chooses by itself whom to evict.
     ///
     /// # Panics
     ///
     /// Where `shards` is 0 or above 65,536.
     pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = checked_shards(shards).max(2);
+        self.shards = Some(checked_shards(shards).max(2));
         self
     }
 
@@ -93,7 +102,7 @@ impl<K, V, S> Builder<K, V, S> {
             event_capacity: self.event_capacity,
             causes: self.causes,
             name: self.name,
-            entries: PhantomData,
+            bound: self.bound,
         }
     }
 
@@ -112,6 +121,86 @@ impl<K, V, S> Builder<K, V, S> {
     /// Which departures are sent as events. Defaults to [`Cause::Expired`] and [`Cause::Evicted`].
     pub fn publish(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
         self.causes = Cause::bits(causes);
+        self
+    }
+
+    /// How many entries there may be. Where one more comes, another leaves for it, as [`Cause::Evicted`]: one that
+    /// was seldom or long ago asked for. Defaults to no bound.
+    ///
+    /// The bound is hard: when a verb that wrote has returned, there are no more; and meanwhile at most one more for
+    /// each task that writes. It is one bound for all shards: nothing leaves as long as there is room anywhere. What
+    /// was set is there for the next `get`. What is dead leaves first, as [`Cause::Expired`]. What was dead when it
+    /// was set takes nobody's place.
+    ///
+    /// A write at the bound costs its writer a constant amount of work. There is no housekeeping to run.
+    ///
+    /// With a seeded [`hasher`](Builder::hasher) and [`Sweep::seed`] the same calls lead to the same evictions.
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache = Cache::builder().max_entries(100).build();
+    /// for n in 0..1_000 {
+    ///     cache.set(n, "value").await;
+    ///     assert!(cache.contains_key(&n).await);
+    /// }
+    /// assert_eq!(cache.len(), 100);
+    /// assert_eq!(cache.stats().evicted, 900);
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Where `entries` is 0, and after [`max_weight`](Builder::max_weight): a cache has one bound.
+    pub fn max_entries(mut self, entries: usize) -> Self {
+        assert!(entries > 0, "max_entries must be at least 1, got {entries}");
+        if let Bound::Weight(weight, _) = self.bound {
+            panic!(
+                "max_entries({entries}): this cache has max_weight({weight}), and can't have both"
+            );
+        }
+        self.bound = Bound::Entries(entries);
+        self
+    }
+
+    /// How much all entries may weigh together; else as [`max_entries`](Builder::max_entries).
+    ///
+    /// `weigher` says what an entry weighs, in a unit of your choice, such as bytes. It is called once for each value
+    /// that is written, before any lock is taken; and after [`Cache::update`], under the lock that its closure ran
+    /// under. An entry that weighs 0 never leaves for another. One that weighs more than `weight` leaves at once, as
+    /// [`Cause::Evicted`], and what it would have replaced leaves too. For one that is heavy as many light ones leave
+    /// as it takes.
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let weigher = |key: &String, page: &String| (key.len() + page.len()) as u32;
+    /// let pages = Cache::builder().max_weight(1_000, weigher).build();
+    /// for n in 0..100 {
+    ///     pages.set(format!("/page/{n:03}"), "x".repeat(91)).await;
+    ///     assert!(pages.weight() <= 1_000);
+    /// }
+    /// assert_eq!(pages.len(), 10);
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Where `weight` is 0, and after [`max_entries`](Builder::max_entries): a cache has one bound.
+    pub fn max_weight(
+        mut self,
+        weight: u64,
+        weigher: impl Fn(&K, &V) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        assert!(weight > 0, "max_weight must be at least 1, got {weight}");
+        if let Bound::Entries(entries) = self.bound {
+            panic!(
+                "max_weight({weight}): this cache has max_entries({entries}), and can't have both"
+            );
+        }
+        self.bound = Bound::Weight(weight, Arc::new(weigher));
         self
     }
 
@@ -134,7 +223,24 @@ where
     ///
     /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
     pub fn build(self) -> Cache<K, V, S> {
-        let store = Store::new(self.shards, self.initial_capacity, self.hasher);
+        let shards = self.shards.unwrap_or_else(|| match self.bound {
+            Bound::None => default_shards(),
+            Bound::Entries(entries) => {
+                (entries / ENTRIES_OF_A_SHARD).next_power_of_two().clamp(2, default_shards())
+            }
+            Bound::Weight(..) => default_shards().min(SHARDS_BY_WEIGHT),
+        });
+        let store = Store::new(shards, self.initial_capacity, self.hasher);
+        let mut random = match self.sweep.seed {
+            Some(seed) => SmallRng::seed_from_u64(seed),
+            None => rand::make_rng(),
+        };
+        let seed = || random.random();
+        let store = match &self.bound {
+            Bound::None => store,
+            Bound::Entries(entries) => store.evicting(*entries as u64, None, seed),
+            Bound::Weight(weight, weigher) => store.evicting(*weight, Some(weigher.clone()), seed),
+        };
         let shared =
             SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
         let shared = sweeper::start(shared);
@@ -150,6 +256,7 @@ impl<K, V, S> fmt::Debug for Builder<K, V, S> {
             .field("sweep", &self.sweep)
             .field("shards", &self.shards)
             .field("initial_capacity", &self.initial_capacity)
+            .field("bound", &self.bound)
             .field("event_capacity", &self.event_capacity)
             .finish_non_exhaustive()
     }

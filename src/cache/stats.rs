@@ -13,12 +13,19 @@ use crate::engine::sweeper::SweepReport;
 pub struct Stats {
     /// Entries in memory: live, or dead and not yet swept.
     pub resident: usize,
+    /// What they weigh together: by the weigher of [`max_weight`](crate::Builder::max_weight), else 1 each.
+    pub weight: u64,
     /// Calls of `get` and `get_ex` that found a live value.
     pub hits: u64,
     /// Calls of `get` and `get_ex` that found none.
     pub misses: u64,
+    /// Of the misses, those of keys that were evicted lately: what a cache about twice as large would have had. Where
+    /// that is a large share of the misses, the bound is too small.
+    pub misses_of_evicted: u64,
     /// Values whose TTL ran out and that have left.
     pub expired: u64,
+    /// Values that left to make room for others.
+    pub evicted: u64,
     /// Values that were removed.
     pub removed: u64,
     /// Values that were replaced.
@@ -57,9 +64,12 @@ where
         let sweeps = self.shared.sweeps();
         Stats {
             resident: self.len(),
+            weight: self.weight(),
             hits: counts.hits,
             misses: counts.misses,
+            misses_of_evicted: counts.misses_of_evicted,
             expired: counts.expired,
+            evicted: counts.evicted,
             removed: counts.removed,
             replaced: counts.replaced,
             sweeps: sweeps.count,

@@ -10,42 +10,50 @@
 //!    [`Store::shrink`] and [`Store::clear_windows`], and all mark the shard, so that the next pass looks at
 //!    all of it and no entry slips behind the cursor.
 
+mod bound;
 mod bounded;
 mod clear;
 mod counters;
 mod entry;
+mod evict;
 mod gate;
 mod index;
 mod journal;
 mod old_table;
+mod policy;
+mod room;
 mod scan;
 mod shrink;
 mod sweep;
 mod window;
 mod write;
+mod write_bounded;
 
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    iter,
+    iter, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 pub use self::entry::Cause;
+use self::{
+    bound::Bound,
+    counters::{Counts, DepartureCounters, ReadCounters},
+    index::Index,
+    old_table::OldTable,
+    room::Room,
+    window::{Locked, Reading, Shards, Table, WINDOW},
+};
 pub(crate) use self::{
+    bound::Weigher,
     bounded::Vacant,
     clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
     journal::{Journal, Taken},
     sweep::{Patience, ShardPass},
-};
-use self::{
-    counters::{Counts, DepartureCounters, ReadCounters},
-    index::Index,
-    old_table::OldTable,
-    window::{Locked, Reading, Shards, Table},
 };
 use crate::engine::{
     clock::{Deadline, Now, Tick},
@@ -67,9 +75,7 @@ pub(crate) struct Store<K, V, S> {
     /// What a shard is never shrunk below: the capacity that the user asked for.
     reserved: usize,
     journal: Arc<Journal<K, V>>,
-    /// How many entries [`Store::put_fresh`] may make; then they are counted.
-    max_keys: usize,
-    keys: AtomicUsize,
+    bound: Option<Box<Bound<K, V>>>,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
     alarm: AtomicU64,
     /// Keys whose `Hash` panicked while a table grew or shrank.
@@ -81,6 +87,8 @@ struct Beside<K, V> {
     index: Index,
     /// What has not moved yet from a table that was too large: see [`Store::shrink`].
     old: Option<OldTable<K, V>>,
+    /// Where entries make room for each other.
+    room: Option<Box<Room>>,
     /// The bucket at which the next pass goes on.
     cursor: usize,
     /// Entries changed places since the last pass.
@@ -131,8 +139,7 @@ where
             reads: ReadCounters::new(),
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
-            max_keys: usize::MAX,
-            keys: AtomicUsize::new(0),
+            bound: None,
             alarm: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
         }
@@ -190,9 +197,55 @@ where
         Q: Hash + Eq + ?Sized,
         V: Clone,
     {
+        if self.evicting_bound().is_some() {
+            return self.get_bounded(key, now);
+        }
         let found = self.read(key, now, |entry| entry.value.clone());
         self.reads.count(found.is_some());
         found
+    }
+
+    /// As [`get`](Self::get); and who is read is worth keeping.
+    fn get_bounded<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        V: Clone,
+    {
+        let place @ Location { hash, index } = self.place(key);
+        let shard = self.shards.read(index);
+        let (room, old) = (shard.beside().room.as_deref(), shard.beside().old.as_ref());
+        let mut is_dead = false;
+        if let Some((bucket, entry)) = window::find_shared(&shard, hash, |k| k.borrow() == key) {
+            if !now.is_dead(entry.deadline) {
+                if let Some(room) = room {
+                    room.touch(bucket);
+                }
+                let value = entry.value.clone();
+                drop(shard);
+                self.reads.count(true);
+                return Some(value);
+            }
+            is_dead = true;
+        } else if let Some(old) = old
+            && let Some((_, entry)) = window::find_shared(&old.table, hash, |k| k.borrow() == key)
+        {
+            if !now.is_dead(entry.deadline) {
+                let value = entry.value.clone();
+                drop(shard);
+                self.reads.count(true);
+                return Some(value);
+            }
+            is_dead = true;
+        } else if room.is_some_and(|room| room.was_evicted_lately(hash)) {
+            self.reads.count_evicted();
+        }
+        drop(shard);
+        if is_dead {
+            self.expire_dead(place, key, now);
+        }
+        self.reads.count(false);
+        None
     }
 
     /// The live entry's deadline. A dead one is expired on the way.
@@ -270,9 +323,28 @@ where
         bucket: usize,
         now: &impl Now,
     ) {
-        let (key, entry) = window::take_at(locked.parts().0, bucket);
-        self.give_room(1);
+        let (key, entry) = self.take_out(&mut locked, bucket);
         self.expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
+    }
+
+    /// Takes an entry out of its shard.
+    fn take_out(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        bucket: usize,
+    ) -> (K, Entry<V>) {
+        let (table, beside) = locked.parts();
+        let taken = window::take_at(table, bucket);
+        self.free(evict::left(&mut beside.room, bucket));
+        taken
+    }
+
+    /// So much has left.
+    #[inline]
+    fn free(&self, weight: u64) {
+        if let Some(bound) = &self.bound {
+            bound.free(weight);
+        }
     }
 
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
@@ -294,16 +366,39 @@ where
         Location { hash, index }: Location,
         key: K,
         entry: Entry<V>,
-    ) {
+    ) -> usize {
         let (table, beside) = locked.parts();
         if table.capacity() == table.len() {
             // Grown here and not within `insert`, so that it is known when entries change places.
-            table.reserve(1, |(key, _)| self.rehash(key));
+            match &mut beside.room {
+                None => table.reserve(1, |(key, _)| self.rehash(key)),
+                Some(room) => self.grow(table, room),
+            }
             beside.entries_moved(table);
         }
         let deadline = entry.deadline;
         let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
         self.note(beside, index, bucket, deadline);
+        bucket
+    }
+
+    /// Makes a table larger that is full, by hand: what is known of its entries goes with them. As `reserve` does, one
+    /// that is half empty only loses the marks of what has left.
+    fn grow(&self, table: &mut Table<K, V>, room: &mut Room) {
+        let full = if table.buckets() < 8 { table.buckets() - 1 } else { table.buckets() / 8 * 7 };
+        let wanted = if table.len() < full / 2 { full } else { full + 1 };
+        let mut larger = Table::with_capacity(wanted);
+        let marks = room.resize(larger.buckets());
+        for start in (0..table.buckets()).step_by(WINDOW) {
+            let end = table.buckets().min(start + WINDOW);
+            let taken = |from, key, entry| {
+                let hash = self.rehash(&key);
+                let to = window::insert(&mut larger, hash, key, entry, |key| self.rehash(key));
+                room.relocate(&marks, from, to);
+            };
+            window::take(table, start..end, usize::MAX, |_| true, taken);
+        }
+        mem::swap(table, &mut larger);
     }
 
     /// The shard of a key, locked for writing. If the key `is_it`, its entry is in the table.
@@ -333,6 +428,9 @@ where
         self.notes[shard].soonest.store(soonest.order(), Relaxed);
         // Either we see the alarm, or who sets it sees what is soonest.
         fence(SeqCst);
+        if let Some(bound) = self.evicting_bound() {
+            bound.soonest.fetch_min(soonest.order(), SeqCst);
+        }
         if soonest.order() < self.alarm.load(Relaxed) {
             self.journal.ring();
         }
@@ -350,7 +448,14 @@ where
 
 impl<K, V> Beside<K, V> {
     fn new(table: &Table<K, V>) -> Self {
-        Self { index: Index::new(table), old: None, cursor: 0, moved: false, generation: 0 }
+        Self {
+            index: Index::new(table),
+            old: None,
+            room: None,
+            cursor: 0,
+            moved: false,
+            generation: 0,
+        }
     }
 
     /// Entries have moved, in this table.

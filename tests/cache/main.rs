@@ -7,6 +7,7 @@ mod log;
 #[path = "../common/sequences.rs"]
 mod sequences;
 
+mod bounds;
 mod causes;
 mod contract;
 mod fairness;

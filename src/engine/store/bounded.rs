@@ -7,10 +7,10 @@ use std::{
 
 use super::{
     Beside, Location, Store,
+    bound::Bound,
     entry::Entry,
     window::{self, Locked},
 };
-use crate::engine::sync::atomic::Ordering::Relaxed;
 
 /// A key that is nowhere, and the lock of its shard.
 pub(crate) struct Vacant<'a, K, V> {
@@ -25,7 +25,7 @@ where
 {
     /// Never more than so many entries by [`put_fresh`](Store::put_fresh).
     pub(crate) fn bounded(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
+        self.bound = Some(Box::new(Bound::new(max_keys as u64, None, false)));
         self
     }
 
@@ -102,19 +102,10 @@ where
     /// Whether there is no room for another key.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.keys.load(Relaxed) >= self.max_keys
+        self.bound.as_ref().is_some_and(|bound| bound.used() >= bound.limit())
     }
 
-    #[inline]
-    pub(super) fn take_room(&self) -> bool {
-        let below = |keys| (keys < self.max_keys).then_some(keys + 1);
-        self.max_keys == usize::MAX || self.keys.fetch_update(Relaxed, Relaxed, below).is_ok()
-    }
-
-    #[inline]
-    pub(super) fn give_room(&self, keys: usize) {
-        if self.max_keys != usize::MAX {
-            self.keys.fetch_sub(keys, Relaxed);
-        }
+    fn take_room(&self) -> bool {
+        self.bound.as_ref().is_none_or(|bound| bound.take_one())
     }
 }

@@ -11,6 +11,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
+    evict,
     window::{self, WINDOW},
 };
 use crate::engine::{
@@ -55,6 +56,7 @@ where
         }
         let now = now.tick();
         let (table, beside) = locked.parts();
+        let mut freed = 0;
         let wanted = self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
         if wanted {
             // What has moved may be behind us.
@@ -65,7 +67,10 @@ where
             let end = table.buckets().min(pass.next + CLEARED_AT_ONCE);
             for start in (pass.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);
-                let taken = |key, entry: Entry<V>| departures.push(departed(key, entry, now));
+                let taken = |bucket, key, entry: Entry<V>| {
+                    freed += evict::left(&mut beside.room, bucket);
+                    departures.push(departed(key, entry, now));
+                };
                 window::take(table, window, usize::MAX, |_| true, taken);
             }
             pass.next = end;
@@ -73,12 +78,19 @@ where
         let ends = !wanted || pass.next == table.buckets();
         if !wanted || ends && table.is_empty() {
             mem::swap(table, &mut gone);
+            if let Some(room) = &mut beside.room {
+                freed += room.cleared(gone.len());
+                room.resize(table.buckets());
+            } else {
+                freed += gone.len() as u64;
+            }
             beside.index.clear();
             beside.entries_moved(table);
         }
         let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
         let mut removed = departures.len() - expired;
         self.journal.record_wanted(pass.shard, &mut departures);
+        self.free(freed);
         drop(locked);
         // What nobody wants to hear of is counted here, out of the lock.
         window::look(&gone, |_, entry| {
@@ -90,7 +102,6 @@ where
         bump(&counters.expired, expired as u64);
         bump(&counters.removed, removed as u64);
         drop(counting);
-        self.give_room(expired + removed);
         // One by one: a table that is dropped whole leaks the rest where one panics.
         panics::drop_all(departures);
         panics::drop_all(gone.drain());

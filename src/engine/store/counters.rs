@@ -19,12 +19,15 @@ pub(super) struct ReadCounters {
 struct ReadSlot {
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Of the misses, those of keys that were evicted lately.
+    misses_of_evicted: AtomicU64,
 }
 
 /// What left one shard; written under its lock.
 #[derive(Default)]
 pub(super) struct DepartureCounters {
     pub(super) expired: AtomicU64,
+    pub(super) evicted: AtomicU64,
     pub(super) removed: AtomicU64,
     pub(super) replaced: AtomicU64,
 }
@@ -34,7 +37,9 @@ pub(super) struct DepartureCounters {
 pub(crate) struct Counts {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
+    pub(crate) misses_of_evicted: u64,
     pub(crate) expired: u64,
+    pub(crate) evicted: u64,
     pub(crate) removed: u64,
     pub(crate) replaced: u64,
 }
@@ -48,9 +53,19 @@ impl ReadCounters {
 
     #[inline]
     pub(super) fn count(&self, hit: bool) {
+        self.count_in(|slot| if hit { &slot.hits } else { &slot.misses });
+    }
+
+    /// Beside [`count`](Self::count): it was a miss of a key that was evicted lately.
+    pub(super) fn count_evicted(&self) {
+        self.count_in(|slot| &slot.misses_of_evicted);
+    }
+
+    #[inline]
+    fn count_in(&self, counter: impl Fn(&ReadSlot) -> &AtomicU64) {
         match self.slots.get(threads::number()) {
-            Some(slot) => bump(slot.counter(hit), 1),
-            None => _ = self.shared.counter(hit).fetch_add(1, Relaxed),
+            Some(slot) => bump(counter(slot), 1),
+            None => _ = counter(&self.shared).fetch_add(1, Relaxed),
         }
     }
 
@@ -58,27 +73,22 @@ impl ReadCounters {
         for slot in self.slots.iter().chain([&self.shared]) {
             counts.hits += slot.hits.load(Relaxed);
             counts.misses += slot.misses.load(Relaxed);
+            counts.misses_of_evicted += slot.misses_of_evicted.load(Relaxed);
         }
-    }
-}
-
-impl ReadSlot {
-    #[inline]
-    fn counter(&self, hit: bool) -> &AtomicU64 {
-        if hit { &self.hits } else { &self.misses }
     }
 }
 
 impl Counts {
     /// How many have left the store.
     pub(crate) fn departures(&self) -> u64 {
-        self.expired + self.removed
+        self.expired + self.evicted + self.removed
     }
 }
 
 impl DepartureCounters {
     pub(super) fn add_to(&self, counts: &mut Counts) {
         counts.expired += self.expired.load(Relaxed);
+        counts.evicted += self.evicted.load(Relaxed);
         counts.removed += self.removed.load(Relaxed);
         counts.replaced += self.replaced.load(Relaxed);
     }

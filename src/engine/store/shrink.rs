@@ -62,9 +62,10 @@ where
         mem::swap(table, &mut other);
         beside.index.clear();
         beside.entries_moved(table);
+        let marks = beside.room.as_mut().map(|room| room.resize(table.buckets()));
         if !other.is_empty() {
             beside.index.all_due();
-            beside.old = Some(OldTable { table: mem::take(&mut other), next: 0 });
+            beside.old = Some(OldTable { table: mem::take(&mut other), marks, next: 0 });
             notes.soonest.store(0, Relaxed);
         }
         drop(locked);
@@ -81,16 +82,16 @@ where
         let (mut moving, mut moved) = (Vec::new(), 0);
         for _ in 0..MOVED_AT_ONCE {
             let (_, beside) = locked.parts();
-            let Some(OldTable { table, next }) = &mut beside.old else { break };
+            let Some(OldTable { table, next, .. }) = &mut beside.old else { break };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
-            let taken = |key, entry| moving.push((key, entry));
+            let taken = |bucket, key, entry| moving.push((bucket, key, entry));
             window::take(table, window, usize::MAX, |_| true, taken);
             let is_over = *next == table.buckets();
             moved += moving.len();
-            for (key, entry) in moving.drain(..) {
+            for (from, key, entry) in moving.drain(..) {
                 let hash = self.rehash(&key);
-                self.insert(locked, Location { hash, index: shard }, key, entry);
+                self.move_entry(locked, Location { hash, index: shard }, from, key, entry);
             }
             if is_over {
                 let (_, beside) = locked.parts();
@@ -113,7 +114,24 @@ where
         let found = window::find_where(&mut old.table, place.hash, is_it);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {
             let (key, entry) = window::take_at(&mut old.table, bucket);
-            self.insert(locked, place, key, entry);
+            self.move_entry(locked, place, bucket, key, entry);
+        }
+    }
+
+    /// Puts in what was in bucket `from` of the old table.
+    fn move_entry(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        place: Location,
+        from: usize,
+        key: K,
+        entry: Entry<V>,
+    ) {
+        let to = self.insert(locked, place, key, entry);
+        let (_, Beside { room, old, .. }) = locked.parts();
+        let marks = old.as_ref().and_then(|old| old.marks.as_ref());
+        if let (Some(room), Some(marks)) = (room, marks) {
+            room.relocate(marks, from, to);
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
     Beside, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
+    evict,
     window::{self, Locked, WINDOW},
 };
 use crate::engine::{
@@ -83,7 +84,7 @@ where
         }
         // Read under the lock, so that the stamps of a key never go back.
         let now = now.tick();
-        let (table, Beside { index, cursor, moved, .. }) = locked.parts();
+        let (table, Beside { index, room: kept, cursor, moved, .. }) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
             visit.left = Some(0);
@@ -103,7 +104,7 @@ where
         let mut left = left.next_multiple_of(WINDOW).min(buckets);
         let mut report = WindowReport::default();
         let before = dead.len();
-        let mut windows = 0;
+        let (mut windows, mut freed) = (0, 0);
         while left > 0 && windows < WINDOWS_AT_ONCE {
             let end = buckets.min(*cursor + left);
             let Some(start) = index.next_due(*cursor, end, now) else {
@@ -121,7 +122,10 @@ where
                 }
                 is_dead
             };
-            let taken = |key, entry: Entry<V>| dead.push(entry.depart(key, Cause::Expired, now));
+            let taken = |bucket, key, entry: Entry<V>| {
+                freed += evict::left(kept, bucket);
+                dead.push(entry.depart(key, Cause::Expired, now));
+            };
             let end = buckets.min(start + WINDOW);
             let (looked_at, stop) = window::take(table, start..end, room, leaves, taken);
             report.looked_at += looked_at;
@@ -145,7 +149,7 @@ where
         // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
         self.journal.record_all(visit.shard, Cause::Expired, dead);
         bump(&self.notes[visit.shard].departures.expired, report.expired as u64);
-        self.give_room(report.expired);
+        self.free(freed);
         drop(locked);
         Some(report)
     }

@@ -195,12 +195,44 @@ pub(super) fn find_where<K, V>(
     Some((index, entry.get_mut()))
 }
 
-/// Takes out the entry in bucket `index`, which [`find`] gave.
-pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
+/// As [`find`], for who only reads.
+#[inline]
+pub(super) fn find_shared<K, V>(
+    table: &Table<K, V>,
+    hash: u64,
+    mut eq: impl FnMut(&K) -> bool,
+) -> Option<(usize, &Entry<V>)> {
+    let bucket = table.find(hash, |(key, _)| eq(key))?;
+    // SAFETY: the bucket was found in this table, which has not changed since.
+    let index = unsafe { table.bucket_index(&bucket) };
+    // SAFETY: it is full, and the table is borrowed as long as the entry is.
+    let (_, entry) = unsafe { bucket.as_ref() };
+    Some((index, entry.get()))
+}
+
+/// Whether bucket `index` holds an entry.
+#[inline]
+pub(super) fn is_full<K, V>(table: &Table<K, V>, index: usize) -> bool {
     assert!(index < table.buckets(), "bucket {index} is not in the table");
     // SAFETY: the index is in bounds, and the table is borrowed.
-    assert!(unsafe { table.is_bucket_full(index) }, "bucket {index} holds no entry");
-    // SAFETY: the index is in bounds; the bucket is full and belongs to this table, which is borrowed
+    unsafe { table.is_bucket_full(index) }
+}
+
+/// The key and the entry in bucket `index`, if it holds one.
+#[inline]
+pub(super) fn entry_at<K, V>(table: &Table<K, V>, index: usize) -> Option<(&K, &Entry<V>)> {
+    if !is_full(table, index) {
+        return None;
+    }
+    // SAFETY: the index is in bounds, the bucket is full, and the table is borrowed as long as the entry is.
+    let (key, entry) = unsafe { table.bucket(index).as_ref() };
+    Some((key, entry.get()))
+}
+
+/// Takes out the entry in bucket `index`, which [`find`] gave.
+pub(super) fn take_at<K, V>(table: &mut Table<K, V>, index: usize) -> (K, Entry<V>) {
+    assert!(is_full(table, index), "bucket {index} holds no entry");
+    // SAFETY: the index is in bounds, as `is_full` asserts; the bucket is full and belongs to this table, which is borrowed
     // exclusively.
     let ((key, entry), _) = unsafe { table.remove(table.bucket(index)) };
     (key, entry.into_inner())
@@ -255,7 +287,7 @@ pub(super) fn look_at<K, V>(
     }
 }
 
-/// Takes out up to `room` of the entries in `range` that `leaves` names, and gives each to `taken`.
+/// Takes out up to `room` of the entries in `range` that `leaves` names, and gives each to `taken`, with its bucket.
 ///
 /// Returns how many entries were looked at and the bucket at which it stopped: the end, or the first
 /// whose entry should leave but for which there was no room.
@@ -264,7 +296,7 @@ pub(super) fn take<K, V>(
     range: Range<usize>,
     mut room: usize,
     mut leaves: impl FnMut(&Entry<V>) -> bool,
-    mut taken: impl FnMut(K, Entry<V>),
+    mut taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize) {
     let (full, count) = full_buckets(table, range.clone());
     for (looked_at, offset) in full[..count].iter().enumerate() {
@@ -279,7 +311,7 @@ pub(super) fn take<K, V>(
             }
             // SAFETY: as above; taking an entry out moves no other.
             let ((key, entry), _) = unsafe { table.remove(bucket) };
-            taken(key, entry.into_inner());
+            taken(index, key, entry.into_inner());
             room -= 1;
         }
     }

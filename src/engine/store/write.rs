@@ -10,6 +10,7 @@ use super::{
     counters::bump,
     entry::{Cause, Departure, Entry},
     window,
+    write_bounded::IfLive,
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -53,6 +54,10 @@ where
     where
         V: Clone,
     {
+        if let Some(bound) = self.evicting_bound() {
+            let written = self.write_bounded(bound, key, value, now, deadline, IfLive::Replace);
+            return written.flatten();
+        }
         let place @ Location { hash, index } = self.place(&key);
         let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
@@ -94,7 +99,14 @@ where
     }
 
     /// Puts `value` at `key` where no live value is; tells whether it did.
-    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool {
+    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool
+    where
+        V: Clone,
+    {
+        if let Some(bound) = self.evicting_bound() {
+            let leave = IfLive::Leave;
+            return self.write_bounded(bound, key, value, now, |_| deadline, leave).is_some();
+        }
         let place @ Location { hash, index } = self.place(&key);
         let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
@@ -113,7 +125,25 @@ where
         true
     }
 
-    /// Calls `change` with the live entry, under its shard's lock. A dead one is expired on the way.
+    /// Calls `change` with the live value, under its shard's lock, as does what weighs it then. A dead one is expired on
+    /// the way.
+    pub(crate) fn change<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        match self.evicting_bound() {
+            Some(bound) => self.change_bounded(bound, key, now, change),
+            None => self.update(key, now, |entry| change(&mut entry.value)),
+        }
+    }
+
+    /// Calls `change` with the live entry but for its value, under its shard's lock. A dead one is expired on the way.
     pub(crate) fn update<Q, R>(
         &self,
         key: &Q,
@@ -131,6 +161,9 @@ where
         if !now.is_dead(entry.deadline) {
             let changed = change(entry);
             let deadline = entry.deadline;
+            if let Some(room) = &beside.room {
+                room.touch(bucket);
+            }
             self.note(beside, index, bucket, deadline);
             return Some(changed);
         }
@@ -155,8 +188,7 @@ where
         }
         // Cloned first: a clone that panics then changes nothing.
         let copy = self.journal.wants(cause).then(|| entry.value.clone());
-        let (key, entry) = window::take_at(table, bucket);
-        self.give_room(1);
+        let (key, entry) = self.take_out(&mut locked, bucket);
         let rest = match copy {
             Some(value) => {
                 let at = now.tick();

@@ -1,0 +1,328 @@
+//! Making room: who leaves so that what is written is within the bound.
+//!
+//! 1. Who needs room first lets what is dead leave, in whichever shard: [`Store::free_dead`].
+//! 2. Then the living leave, of the shard that is written to and under its lock; those of other shards only where that
+//!    has too few. No two shards are locked at once.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::{
+    Beside, Location, Store,
+    bound::{self, Bound, Weigher},
+    counters::bump,
+    entry::{Cause, Departure, Entry},
+    room::Room,
+    window::{self, Locked, WINDOW},
+};
+use crate::engine::{
+    clock::{Deadline, Now},
+    panics,
+    sync::atomic::{
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
+};
+
+/// How many entries leave under one lock at most, beyond a share of the shard.
+const EVICTED_AT_ONCE: usize = 32;
+
+/// What has left, to be dropped after the lock. Mostly that is one entry, and nothing is allocated.
+pub(super) struct Gone<K, V> {
+    first: Option<(K, V)>,
+    more: Vec<(K, V)>,
+    /// The caller's, of an entry that was there.
+    key: Option<K>,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// What is in it never weighs more than `limit`; entries leave for others. The same seed and the same calls lead
+    /// to the same evictions.
+    pub(crate) fn evicting(
+        mut self,
+        limit: u64,
+        weigher: Option<Weigher<K, V>>,
+        mut seed: impl FnMut() -> u64,
+    ) -> Self {
+        for index in 0..self.shard_count() {
+            let mut locked = self.shards.write(index);
+            let (table, beside) = locked.parts();
+            let room = Room::new(seed(), weigher.is_some(), table.buckets());
+            beside.room = Some(Box::new(room));
+        }
+        self.bound = Some(Box::new(Bound::new(limit, weigher, true)));
+        self
+    }
+
+    /// What all entries weigh: each 1, where no weigher says otherwise.
+    pub(crate) fn weight(&self) -> u64 {
+        match &self.bound {
+            Some(bound) => bound.used(),
+            None => self.len() as u64,
+        }
+    }
+
+    /// Whether a weigher says what entries weigh, where they make room for each other.
+    pub(crate) fn has_weigher(&self) -> Option<bool> {
+        self.evicting_bound().map(Bound::has_weigher)
+    }
+
+    /// From now on no more than `limit`; who calls this has to [`evict_some`](Self::evict_some).
+    pub(crate) fn set_limit(&self, limit: u64) {
+        if let Some(bound) = &self.bound {
+            bound.set_limit(limit);
+        }
+    }
+
+    /// Lets some of what is too much leave, in the next shard. Tells how much there then is too much.
+    pub(crate) fn evict_some(&self, now: &impl Now) -> u64 {
+        let Some(bound) = &self.bound else { return 0 };
+        self.free_dead(bound, 0, now);
+        let excess = bound.excess();
+        if excess > 0 {
+            let index = bound.next_shard(self.shard_count());
+            let mut gone = Gone::new();
+            let mut locked = self.shards.write(index);
+            bound.free(self.evict(&mut locked, index, excess, None, now, &mut gone));
+            drop(locked);
+            gone.drop_all();
+        }
+        bound.excess()
+    }
+
+    /// The bound within which entries make room for each other, if there is one.
+    #[inline]
+    pub(super) fn evicting_bound(&self) -> Option<&Bound<K, V>> {
+        self.bound.as_deref().filter(|bound| bound.evicts)
+    }
+
+    /// Lets what is dead leave, where `weight` more would be too much: window by window of any shard, as long as it is
+    /// too much. What it costs was put off when windows came to be looked at too early, one look for each such write.
+    pub(super) fn free_dead(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
+        while bound.used().saturating_add(weight) > bound.limit() && bound.may_be_dead(now) {
+            let is_due = |shard: &usize| self.is_due(*shard, now);
+            let due = (0..self.shard_count()).find(is_due);
+            match due {
+                Some(shard) => self.free_dead_of(bound, shard, now),
+                None => self.learn_soonest(bound),
+            }
+        }
+    }
+
+    /// Whether something in this shard may be dead.
+    #[inline]
+    fn is_due(&self, shard: usize, now: &impl Now) -> bool {
+        bound::is_due(self.notes[shard].soonest.load(Relaxed), now)
+    }
+
+    /// Works out anew before when nothing dies in any shard.
+    fn learn_soonest(&self, bound: &Bound<K, V>) {
+        bound.soonest.store(u64::MAX, Relaxed);
+        // Either we see what a writer notes, or it sees that this is to be sooner.
+        fence(SeqCst);
+        let soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed)).min();
+        bound.soonest.fetch_min(soonest.unwrap_or(u64::MAX), SeqCst);
+    }
+
+    /// Lets the dead of one window leave, or learns that none of the shard's holds any.
+    fn free_dead_of(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) {
+        let mut dead = Vec::new();
+        let mut locked = self.shards.write(shard);
+        if locked.beside().old.is_some() {
+            let (_, emptied) = self.move_some(&mut locked, shard);
+            drop(locked);
+            return drop(emptied);
+        }
+        let now = now.tick();
+        let (table, Beside { index, room, .. }) = locked.parts();
+        let buckets = table.buckets();
+        let mut freed = 0;
+        if let Some(start) = index.next_due(0, buckets, now) {
+            let mut soonest = Deadline::PERSISTENT;
+            let leaves = |entry: &Entry<V>| {
+                let is_dead = entry.deadline.is_dead(now);
+                if !is_dead && soonest.is_later_than(entry.deadline) {
+                    soonest = entry.deadline;
+                }
+                is_dead
+            };
+            let taken = |bucket, key, entry: Entry<V>| {
+                freed += left(room, bucket);
+                dead.push(entry.depart(key, Cause::Expired, now));
+            };
+            let window = start..buckets.min(start + WINDOW);
+            window::take(table, window, usize::MAX, leaves, taken);
+            index.learn(start, soonest);
+        }
+        self.notes[shard].soonest.store(index.learn_soonest().order(), Relaxed);
+        bump(&self.notes[shard].departures.expired, dead.len() as u64);
+        self.journal.record_all(shard, Cause::Expired, &mut dead);
+        bound.free(freed);
+        drop(locked);
+        panics::drop_all(dead);
+    }
+
+    /// Lets entries of a locked shard leave until they make room for `wanted`, or a share of it has left. Tells for how
+    /// much there is room.
+    pub(super) fn evict(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        shard: usize,
+        wanted: u64,
+        spared: Option<usize>,
+        now: &impl Now,
+        gone: &mut Gone<K, V>,
+    ) -> u64 {
+        let (mut freed, mut count) = (0, 0);
+        let most = EVICTED_AT_ONCE.min(1 + locked.len() / 8);
+        while freed < wanted && count < most {
+            let may_be_dead = self.is_due(shard, now);
+            let (table, beside) = locked.parts();
+            let Some(room) = &mut beside.room else { break };
+            let is_dead = |bucket| {
+                let entry = window::entry_at(table, bucket).filter(|_| may_be_dead);
+                entry.is_some_and(|(_, entry)| now.is_dead(entry.deadline))
+            };
+            let Some(bucket) = room.choose(table, spared, is_dead) else {
+                if beside.old.is_none() {
+                    break;
+                }
+                // Who could leave has not come to this table yet.
+                let (_, emptied) = self.move_some(locked, shard);
+                debug_assert!(emptied.is_none_or(|table| table.is_empty()), "all have moved");
+                continue;
+            };
+            let len = table.len();
+            let (key, entry) = window::take_at(table, bucket);
+            let is_dead = may_be_dead && now.is_dead(entry.deadline);
+            freed += match is_dead {
+                true => room.left(bucket),
+                false => room.evicted(bucket, self.rehash(&key), len - 1),
+            };
+            let cause = if is_dead { Cause::Expired } else { Cause::Evicted };
+            self.depart(shard, key, entry, cause, now, gone);
+            count += 1;
+        }
+        freed
+    }
+
+    /// Lets entries of any shard leave until they make room for `owed`, or nothing is too much any more; never that of
+    /// the key at `spared`, which was just written.
+    #[cold]
+    pub(super) fn evict_elsewhere(
+        &self,
+        bound: &Bound<K, V>,
+        mut owed: u64,
+        spared: Location,
+        now: &impl Now,
+    ) {
+        let shards = self.shard_count();
+        let first = bound.next_shard(shards);
+        // Those that are locked come in the next round. In the end all is empty, or others make the room that they owe.
+        let mut waits = false;
+        loop {
+            let mut found = false;
+            for step in 0..shards {
+                if owed == 0 || bound.excess() == 0 {
+                    return;
+                }
+                let index = (first + step) % shards;
+                let locked = match waits {
+                    true => Some(self.shards.write(index)),
+                    false => self.shards.try_write(index),
+                };
+                let Some(mut locked) = locked else { continue };
+                let spared = match index == spared.shard() {
+                    true => {
+                        let is_it = |key: &K, _: &Entry<V>| self.rehash(key) == spared.hash();
+                        let found = window::find_where(locked.parts().0, spared.hash(), is_it);
+                        found.map(|(bucket, _)| bucket)
+                    }
+                    false => None,
+                };
+                let mut gone = Gone::new();
+                let freed = self.evict(&mut locked, index, owed, spared, now, &mut gone);
+                bound.free(freed);
+                drop(locked);
+                gone.drop_all();
+                owed = owed.saturating_sub(freed);
+                found |= freed > 0;
+            }
+            if waits && !found {
+                return;
+            }
+            waits = !found;
+        }
+    }
+
+    /// Counts and records that an entry has left its shard, which is locked.
+    pub(super) fn depart(
+        &self,
+        shard: usize,
+        key: K,
+        entry: Entry<V>,
+        cause: Cause,
+        now: &impl Now,
+        gone: &mut Gone<K, V>,
+    ) {
+        let departures = &self.notes[shard].departures;
+        let count = match cause {
+            Cause::Expired => &departures.expired,
+            Cause::Evicted => &departures.evicted,
+            Cause::Removed => &departures.removed,
+            Cause::Replaced => &departures.replaced,
+        };
+        bump(count, 1);
+        // Not where nobody wants to hear of it: the time would have to be asked.
+        match self.journal.wants(cause) {
+            true => {
+                let departure = self.journal.record(shard, entry.depart(key, cause, now.tick()));
+                gone.keep_departure(departure);
+            }
+            false => gone.keep(key, entry.value),
+        }
+    }
+}
+
+impl<K, V> Gone<K, V> {
+    pub(super) fn new() -> Self {
+        Self { first: None, more: Vec::new(), key: None }
+    }
+
+    pub(super) fn keep(&mut self, key: K, value: V) {
+        match self.first {
+            None => self.first = Some((key, value)),
+            Some(_) => self.more.push((key, value)),
+        }
+    }
+
+    pub(super) fn keep_departure(&mut self, departure: Option<Departure<K, V>>) {
+        if let Some(Departure { key, value, .. }) = departure {
+            self.keep(key, value);
+        }
+    }
+
+    pub(super) fn keep_key(&mut self, key: K) {
+        self.key = Some(key);
+    }
+
+    /// One by one: what panics of one that made room is no business of who needed it.
+    pub(super) fn drop_all(self) {
+        panics::drop_all(self.first.into_iter().chain(self.more));
+        drop(self.key);
+    }
+}
+
+/// The entry in this bucket leaves by itself. Returns what it weighed.
+#[inline]
+pub(super) fn left(room: &mut Option<Box<Room>>, bucket: usize) -> u64 {
+    room.as_mut().map_or(1, |room| room.left(bucket))
+}
+
+/// What the entry in this bucket weighs.
+pub(super) fn weight(room: &Option<Box<Room>>, bucket: usize) -> u32 {
+    room.as_ref().map_or(1, |room| room.weight_of(bucket))
+}

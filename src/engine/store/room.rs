@@ -1,0 +1,116 @@
+//! What a shard of a bounded store keeps of its entries, by the bucket that each is in: who is worth keeping, and what
+//! each weighs.
+
+use super::{
+    policy::{Look, Policy, Words},
+    window::{self, Table},
+};
+
+pub(super) struct Room {
+    policy: Policy,
+    /// None where each entry weighs 1.
+    weights: Option<Vec<u32>>,
+    /// Of all entries.
+    weight: u64,
+}
+
+/// What was kept of the entries of a table that they leave.
+pub(super) struct Marks {
+    words: Words,
+    weights: Vec<u32>,
+}
+
+impl Room {
+    pub(super) fn new(seed: u64, has_weigher: bool, buckets: usize) -> Self {
+        let mut policy = Policy::new(seed);
+        policy.resize(buckets);
+        Self { policy, weights: has_weigher.then(|| vec![0; buckets]), weight: 0 }
+    }
+
+    /// Called under the lock for reading.
+    #[inline]
+    pub(super) fn touch(&self, bucket: usize) {
+        self.policy.touch(bucket);
+    }
+
+    /// Called under the lock for reading.
+    pub(super) fn was_evicted_lately(&self, hash: u64) -> bool {
+        self.policy.was_evicted_lately(hash)
+    }
+
+    /// A key that was not there has come, as one of `len`.
+    pub(super) fn put(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
+        self.policy.inserted(bucket, hash, len);
+        self.weigh(bucket, weight);
+    }
+
+    /// What the entry in this bucket weighs.
+    pub(super) fn weight_of(&self, bucket: usize) -> u32 {
+        self.weights.as_ref().map_or(1, |weights| weights[bucket])
+    }
+
+    /// What is in this bucket weighs so much from now on. Returns what it weighed.
+    pub(super) fn weigh(&mut self, bucket: usize, weight: u32) -> u64 {
+        let Some(weights) = &mut self.weights else { return 1 };
+        let before = std::mem::replace(&mut weights[bucket], weight);
+        self.weight = self.weight - u64::from(before) + u64::from(weight);
+        u64::from(before)
+    }
+
+    /// What was in this bucket has left by itself. Returns what it weighed.
+    #[inline]
+    pub(super) fn left(&mut self, bucket: usize) -> u64 {
+        self.policy.left(bucket);
+        self.weigh(bucket, 0)
+    }
+
+    /// What was in this bucket has left for others. Returns what it weighed.
+    pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
+        self.policy.evicted(bucket, hash, len);
+        self.weigh(bucket, 0)
+    }
+
+    /// All `len` have left. Returns what they weighed.
+    pub(super) fn cleared(&mut self, len: usize) -> u64 {
+        let weight = if self.weights.is_some() { self.weight } else { len as u64 };
+        self.weight = 0;
+        weight
+    }
+
+    /// Another table takes the place of the present one.
+    pub(super) fn resize(&mut self, buckets: usize) -> Marks {
+        let words = self.policy.resize(buckets);
+        let weights =
+            self.weights.as_mut().map(|weights| std::mem::replace(weights, vec![0; buckets]));
+        Marks { words, weights: weights.unwrap_or_default() }
+    }
+
+    /// An entry has come from a bucket of a table that it left.
+    pub(super) fn relocate(&mut self, marks: &Marks, from: usize, to: usize) {
+        self.policy.relocate(&marks.words, from, to);
+        if let Some(weights) = &mut self.weights {
+            weights[to] = marks.weights[from];
+        }
+    }
+
+    /// Chooses who leaves: something dead where `is_dead` finds it, and nothing that gives no room.
+    pub(super) fn choose<K, V>(
+        &mut self,
+        table: &Table<K, V>,
+        spared: Option<usize>,
+        mut is_dead: impl FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        let weights = self.weights.as_deref();
+        self.policy.victim(table.buckets(), spared, |bucket| {
+            if !window::is_full(table, bucket) {
+                Look::Empty
+            } else if is_dead(bucket) {
+                Look::Dead
+            } else if weights.is_some_and(|weights| weights[bucket] == 0) {
+                Look::Empty
+            } else {
+                Look::Live
+            }
+        })
+    }
+}

@@ -1,0 +1,693 @@
+//! The bound: hard, exact, and nobody leaves in vain.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fleeting::{Builder, Cache, Cause, LosslessEvents, Sweep};
+use futures::FutureExt;
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance},
+};
+
+use crate::sequences::config;
+
+const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Sends all keys to one shard: DashMap takes the upper bits of a hash.
+#[derive(Clone, Default)]
+struct Crowd;
+
+struct CrowdHasher(u64);
+
+impl BuildHasher for Crowd {
+    type Hasher = CrowdHasher;
+
+    fn build_hasher(&self) -> CrowdHasher {
+        CrowdHasher(0)
+    }
+}
+
+impl Hasher for CrowdHasher {
+    fn finish(&self) -> u64 {
+        // Seven bits for the table's own bytes, and what is above them for the bucket.
+        (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) & 0x00ff_ffff
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.wrapping_mul(0x100_0000_01b3) ^ u64::from(*byte);
+        }
+    }
+}
+
+fn quiet<V: Clone + Send + Sync + 'static>() -> Builder<u64, V> {
+    Cache::builder().sweep(Sweep::manual())
+}
+
+fn heard(events: &mut LosslessEvents<u64, u64>) -> Vec<(u64, u64, Cause)> {
+    std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten())
+        .map(|event| (event.key, event.value, event.cause))
+        .collect()
+}
+
+fn panic_of(of: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(of)).expect_err("it does not panic");
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => (*panic.downcast::<&str>().expect("a panic with a text")).to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn each_new_entry_costs_exactly_one_old_one_and_is_there() {
+    for bound in [1, 2, 3, 10, 63, 64, 65, 1_000, 5_000] {
+        for shards in [None, Some(2), Some(64)] {
+            let builder = Cache::builder().sweep(Sweep::manual()).max_entries(bound);
+            let builder = match shards {
+                Some(shards) => builder.shards(shards),
+                None => builder,
+            };
+            let cache = builder.build();
+            let mut events = cache.events_lossless(100);
+            let count = 3 * bound as u64 + 7;
+            for key in 0..count {
+                assert_eq!(cache.set(key, key).await, None);
+                assert_eq!(cache.get(&key).await, Some(key), "what was set is there");
+                assert_eq!(cache.len(), bound.min(key as usize + 1));
+                assert_eq!(cache.weight(), cache.len() as u64);
+            }
+            let evicted = heard(&mut events);
+            assert_eq!(evicted.len() as u64, count - bound as u64);
+            assert_eq!(cache.stats().evicted, count - bound as u64);
+            for (key, value, cause) in evicted {
+                assert_eq!((value, cause), (key, Cause::Evicted));
+                assert_eq!(cache.get(&key).await, None, "it has left");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_in_one_shard_has_the_room_of_all() {
+    let cache = Cache::builder().hasher(Crowd).shards(64).max_entries(1_000).build();
+    for key in 0..1_000_u64 {
+        cache.set(key, key).await;
+    }
+    assert_eq!((cache.len(), cache.stats().evicted), (1_000, 0), "nobody leaves before it is full");
+    for key in 1_000..3_000 {
+        cache.set(key, key).await;
+        assert_eq!(cache.get(&key).await, Some(key));
+        assert_eq!(cache.len(), 1_000);
+    }
+}
+
+#[tokio::test]
+async fn writing_what_is_there_costs_nobody_its_place() {
+    let cache = quiet().max_entries(10).build();
+    for round in 0..5 {
+        for key in 0..10_u64 {
+            cache.set(key, round).await;
+            cache.set_ex(key, round, HOUR).await;
+            cache.set_nx(key, round, None).await;
+            cache.set_keep_ttl(key, round).await;
+            cache.update(&key, |value| *value += 1).await;
+        }
+    }
+    assert_eq!((cache.len(), cache.stats().evicted), (10, 0));
+}
+
+#[tokio::test]
+async fn whoever_leaves_makes_room() {
+    let cache = quiet().max_entries(4).build();
+    for round in 0..100_u64 {
+        for key in 0..4 {
+            cache.set(key, round).await;
+        }
+        match round % 3 {
+            0 => assert_eq!(cache.remove(&(round % 4)).await, Some(round)),
+            1 => assert_eq!(cache.expire_now(&(round % 4)).await, Some(round)),
+            _ => cache.clear().await,
+        }
+    }
+    assert_eq!(cache.stats().evicted, 0);
+    // With somebody who listens, clear goes another way.
+    let mut events = cache.events_lossless(1);
+    for round in 0..100_u64 {
+        for key in 0..4 {
+            cache.set(key, round).await;
+        }
+        cache.clear().await;
+        assert_eq!(cache.weight(), 0);
+    }
+    assert!(heard(&mut events).iter().all(|(.., cause)| *cause != Cause::Evicted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dead_leave_before_the_living_wherever_they_are() {
+    for bound in [2, 10, 100, 3_000_u64] {
+        let cache = quiet().max_entries(bound as usize).build();
+        let dead = bound / 2;
+        for key in 0..bound {
+            let ttl = if key < dead { Duration::from_secs(1) } else { HOUR };
+            cache.set_ex(key, key, ttl).await;
+        }
+        let mut events = cache.events_lossless(1);
+        advance(Duration::from_secs(1)).await;
+        for key in 0..dead {
+            cache.set(bound + key, key).await;
+            assert!(cache.len() as u64 <= bound);
+        }
+        let heard = heard(&mut events);
+        assert!(heard.iter().all(|(key, _, cause)| *cause == Cause::Expired && *key < dead));
+        assert_eq!(heard.len() as u64, dead);
+        assert_eq!(cache.stats().evicted, 0);
+        assert_eq!(cache.len() as u64, bound);
+        cache.set(9_999_999, 0).await;
+        assert_eq!((cache.stats().evicted, cache.len() as u64), (1, bound));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_dead_when_it_is_set_takes_nobodys_place() {
+    let cache = quiet().max_entries(3).build();
+    let mut events = cache.events_lossless(10);
+    for key in 0..3_u64 {
+        cache.set(key, key).await;
+    }
+    assert_eq!(cache.set_ex(9, 9, Duration::ZERO).await, None);
+    assert_eq!(heard(&mut events), [(9, 9, Cause::Expired)]);
+    assert_eq!((cache.len(), cache.get(&9).await), (3, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_came_sooner_is_known_of() {
+    let cache = quiet().max_entries(100).build();
+    for key in 0..100_u64 {
+        cache.set_ex(key, key, HOUR).await;
+    }
+    cache.set(100, 100).await;
+    assert_eq!(cache.stats().evicted, 1);
+    let key = cache.keys().find(|key| *key < 100).expect("99 are there");
+    assert!(cache.expire(&key, Duration::from_secs(1)).await);
+    advance(Duration::from_secs(1)).await;
+    cache.set(101, 101).await;
+    let stats = cache.stats();
+    assert_eq!((stats.evicted, stats.expired), (1, 1), "the dead one left");
+}
+
+#[tokio::test]
+async fn what_is_heavier_than_the_whole_bound_leaves_at_once() {
+    let cache = quiet().max_weight(100, |_, value: &u64| *value as u32).publish(ALL).build();
+    let mut events = cache.events_lossless(10);
+    assert_eq!(cache.set(1, 101).await, None);
+    assert_eq!(heard(&mut events), [(1, 101, Cause::Evicted)]);
+    assert_eq!((cache.get(&1).await, cache.len(), cache.weight()), (None, 0, 0));
+    cache.set(2, 50).await;
+    cache.set(1, 40).await;
+    assert_eq!(cache.set(1, u64::from(u32::MAX)).await, Some(40));
+    let told = heard(&mut events);
+    assert_eq!(told, [(1, 40, Cause::Replaced), (1, u64::from(u32::MAX), Cause::Evicted)]);
+    assert_eq!((cache.get(&1).await, cache.get(&2).await), (None, Some(50)));
+    assert_eq!(cache.weight(), 50);
+    // As heavy as the whole bound is not too heavy.
+    cache.set(3, 100).await;
+    assert_eq!((cache.get(&3).await, cache.len(), cache.weight()), (Some(100), 1, 100));
+    assert!(!cache.set_nx(3, 500, None).await, "it is there");
+    assert!(cache.set_nx(4, 500, None).await);
+    assert_eq!((cache.get(&3).await, cache.get(&4).await), (Some(100), None));
+}
+
+#[tokio::test]
+async fn an_update_in_place_is_weighed_again() {
+    let cache = quiet().max_weight(100, |_, value: &u64| *value as u32).build();
+    let mut events = cache.events_lossless(10);
+    for key in 0..10 {
+        cache.set(key, 10).await;
+    }
+    assert_eq!(cache.update(&3, |value| *value = 50).await, Some(()));
+    assert_eq!(cache.get(&3).await, Some(50), "who was written stays");
+    assert_eq!(cache.weight(), 100);
+    assert_eq!(heard(&mut events).len(), 4);
+    cache.update(&3, |value| *value = 5).await;
+    assert_eq!(cache.weight(), 55);
+    cache.update(&3, |value| *value = 1_000).await;
+    assert_eq!((cache.get(&3).await, cache.weight()), (None, 50));
+    assert_eq!(heard(&mut events), [(3, 1_000, Cause::Evicted)]);
+}
+
+#[tokio::test]
+async fn what_weighs_nothing_never_leaves_for_others() {
+    let cache = quiet().max_weight(10, |_, value: &u64| *value as u32).build();
+    for key in 0..100 {
+        cache.set(key, 0).await;
+    }
+    for key in 100..200 {
+        cache.set(key, 10).await;
+        assert_eq!(cache.weight(), 10);
+    }
+    assert_eq!(cache.len(), 101);
+    assert_eq!(cache.get(&50).await, Some(0));
+}
+
+#[tokio::test]
+async fn for_a_heavy_one_as_many_leave_as_it_takes() {
+    for shards in [2, 16, 256] {
+        let weigher = |_: &u64, value: &u64| *value as u32;
+        let cache = quiet().shards(shards).max_weight(10_000, weigher).build();
+        for key in 0..10_000 {
+            cache.set(key, 1).await;
+        }
+        assert_eq!(cache.stats().evicted, 0);
+        cache.set(10_000, 4_000).await;
+        let stats = cache.stats();
+        assert_eq!((stats.weight, stats.evicted), (10_000, 4_000), "and no more");
+        cache.set(10_001, 10_000).await;
+        assert_eq!((cache.len(), cache.weight()), (1, 10_000));
+        assert_eq!(cache.get(&10_001).await, Some(10_000));
+    }
+}
+
+#[tokio::test]
+async fn the_weigher_is_asked_once_a_write_and_may_use_the_cache() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let slot: Arc<std::sync::OnceLock<Cache<u64, u64>>> = Arc::default();
+    let weak = Arc::downgrade(&slot);
+    let weigher = move |key: &u64, _: &u64| {
+        ASKED.fetch_add(1, Relaxed);
+        // A natural thing to do, if not a wise one: no lock may be held here.
+        let slot = weak.upgrade().expect("the cache is there");
+        let cache = slot.get().expect("the cache is there");
+        cache.get(key).now_or_never();
+        1
+    };
+    let cache = quiet().max_weight(2, weigher).build();
+    slot.set(cache.clone()).expect("it is set once");
+    for key in 0..10 {
+        cache.set(key, 1).await;
+        cache.set_ex(key, 1, HOUR).await;
+        cache.set_nx(key, 1, None).await;
+        cache.set_keep_ttl(key, 1).await;
+    }
+    assert_eq!(ASKED.load(Relaxed), 40);
+    cache.expire(&9, HOUR).await;
+    cache.get_ex(&9, HOUR).await;
+    cache.remove(&9).await;
+    assert_eq!(ASKED.load(Relaxed), 40, "no value was written");
+}
+
+#[tokio::test]
+async fn bad_bounds_panic_with_name_and_value() {
+    let weigher = |_: &u64, _: &u64| 1;
+    let cases: [(&str, Box<dyn FnOnce()>); 4] = [
+        ("max_entries must be at least 1, got 0", Box::new(|| drop(quiet::<u64>().max_entries(0)))),
+        (
+            "max_weight must be at least 1, got 0",
+            Box::new(move || drop(quiet().max_weight(0, weigher))),
+        ),
+        (
+            "max_weight(7): this cache has max_entries(5)",
+            Box::new(move || {
+                drop(quiet().max_entries(5).max_weight(7, weigher));
+            }),
+        ),
+        (
+            "max_entries(5): this cache has max_weight(7)",
+            Box::new(move || {
+                drop(quiet().max_weight(7, weigher).max_entries(5));
+            }),
+        ),
+    ];
+    for (expected, case) in cases {
+        let text = panic_of(case);
+        assert!(text.contains(expected), "{text}");
+    }
+    let none = quiet::<u64>().name("free").build();
+    let entries = quiet::<u64>().name("counted").max_entries(1).build();
+    let weight = quiet().name("weighed").max_weight(1, weigher).build();
+    for (cache, by_entries, by_weight) in
+        [(&none, true, true), (&entries, false, true), (&weight, true, false)]
+    {
+        let zero = panic_of(|| _ = cache.set_max_entries(0).now_or_never());
+        assert!(zero.contains("max_entries must be at least 1, got 0"), "{zero}");
+        if by_entries {
+            let text = panic_of(|| _ = cache.set_max_entries(3).now_or_never());
+            assert!(
+                text.contains("set_max_entries(3)") && text.contains("without max_entries"),
+                "{text}"
+            );
+        }
+        if by_weight {
+            let text = panic_of(|| _ = cache.set_max_weight(3).now_or_never());
+            assert!(
+                text.contains("set_max_weight(3)") && text.contains("without max_weight"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bound_may_change_while_the_cache_runs() {
+    let cache = quiet().max_entries(10_000).build();
+    let mut events = cache.events_lossless(1);
+    for key in 0..10_000_u64 {
+        cache.set(key, key).await;
+    }
+    cache.set_max_entries(100).await;
+    assert_eq!(cache.len(), 100);
+    assert_eq!(heard(&mut events).len(), 9_900);
+    cache.set_max_entries(1).await;
+    assert_eq!(cache.len(), 1);
+    cache.set_max_entries(500).await;
+    for key in 0..1_000_u64 {
+        cache.set(key, key).await;
+    }
+    assert_eq!(cache.len(), 500);
+
+    let cache = quiet().max_weight(1_000, |_, value: &u64| *value as u32).build();
+    for key in 0..100_u64 {
+        cache.set(key, 10).await;
+    }
+    cache.set_max_weight(95).await;
+    assert_eq!((cache.len(), cache.weight()), (9, 90));
+}
+
+#[tokio::test]
+async fn misses_of_what_was_evicted_lately_are_counted() {
+    let cache = quiet().max_entries(1_000).build();
+    for key in 0..1_500_u64 {
+        cache.set(key, key).await;
+    }
+    for key in 10_000_000..10_010_000 {
+        cache.get(&key).await;
+    }
+    let never_seen = cache.stats();
+    assert_eq!(never_seen.misses, 10_000);
+    assert!(never_seen.misses_of_evicted < 500, "{never_seen:?}");
+    let mut missed = 0;
+    for key in 0..1_500 {
+        missed += u64::from(cache.get(&key).await.is_none());
+    }
+    let of_evicted = cache.stats().misses_of_evicted - never_seen.misses_of_evicted;
+    assert_eq!(missed, 500);
+    assert!(of_evicted > 400, "{of_evicted} of 500");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_leads_to_the_same_evictions() {
+    let run = async || {
+        let cache = Cache::builder()
+            .hasher(foldhash::fast::FixedState::default())
+            .sweep(Sweep::manual().seed(7))
+            .max_entries(1_000)
+            .build();
+        let mut events = cache.events_lossless(1);
+        let mut random = SmallRng::seed_from_u64(0x5eed_0014);
+        for _ in 0..20_000 {
+            let key = random.random_range(0..60_u64).pow(2);
+            if cache.get(&key).await.is_none() {
+                cache.set_ex(key, key, Duration::from_millis(random.random_range(1..900))).await;
+            }
+            advance(Duration::from_millis(1)).await;
+        }
+        heard(&mut events)
+    };
+    let first = run().await;
+    assert!(first.len() > 100);
+    assert_eq!(first, run().await);
+}
+
+/// Who leaves is not for a model to say. That whoever leaves was there, that all the others still are, that nothing
+/// living leaves while something dead is there or while there is room, and that the bound holds: that is.
+#[derive(Clone, Debug)]
+enum Op {
+    Set(u64, u64),
+    SetEx(u64, u64, u64),
+    SetNx(u64, u64),
+    KeepTtl(u64, u64),
+    Update(u64, u64),
+    Expire(u64, u64),
+    Remove(u64),
+    Get(u64),
+    Clear,
+    Advance(u64),
+    Sweep,
+    Bound(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = || 0..12_u64;
+    let weight = || prop_oneof![8 => 0..8_u64, 1 => Just(20), 1 => Just(u64::from(u32::MAX))];
+    prop_oneof![
+        4 => (key(), weight()).prop_map(|(k, w)| Op::Set(k, w)),
+        6 => (key(), weight(), 0..6_u64).prop_map(|(k, w, t)| Op::SetEx(k, w, t)),
+        2 => (key(), weight()).prop_map(|(k, w)| Op::SetNx(k, w)),
+        2 => (key(), weight()).prop_map(|(k, w)| Op::KeepTtl(k, w)),
+        2 => (key(), weight()).prop_map(|(k, w)| Op::Update(k, w)),
+        2 => (key(), 0..6_u64).prop_map(|(k, t)| Op::Expire(k, t)),
+        2 => key().prop_map(Op::Remove),
+        3 => key().prop_map(Op::Get),
+        1 => Just(Op::Clear),
+        3 => (0..4_u64).prop_map(Op::Advance),
+        1 => Just(Op::Sweep),
+        1 => (1..12_u64).prop_map(Op::Bound),
+    ]
+}
+
+/// Key, number and weight, and deadline.
+type Entries = BTreeMap<u64, ((u64, u64), Option<Instant>)>;
+
+async fn check(ops: Vec<Op>, by_weight: bool, shards: usize, mut bound: u64) {
+    let weigher = |_: &u64, value: &(u64, u64)| u32::try_from(value.1).expect("it fits");
+    let builder = quiet().publish(ALL).shards(shards);
+    let cache = match by_weight {
+        true => builder.max_weight(bound, weigher).build(),
+        false => builder.max_entries(bound as usize).build(),
+    };
+    let mut events = cache.events_lossless(1);
+    let mut entries = Entries::new();
+    let weigh = |value: &(u64, u64)| if by_weight { value.1 } else { 1 };
+    let is_dead = |deadline: Option<Instant>| deadline.is_some_and(|at| Instant::now() >= at);
+    let after = |ticks: u64| Some(Instant::now() + Duration::from_millis(100 * ticks));
+    for (number, op) in ops.into_iter().enumerate() {
+        let number = number as u64;
+        let before = entries.clone();
+        let mut written: Option<(u64, (u64, u64), Option<Instant>)> = None;
+        let alive =
+            |key: &u64| before.get(key).filter(|(_, deadline)| !is_dead(*deadline)).copied();
+        match op.clone() {
+            Op::Set(key, weight) => {
+                let old = cache.set(key, (number, weight)).await;
+                assert_eq!(old, alive(&key).map(|(value, _)| value));
+                written = Some((key, (number, weight), None));
+            }
+            Op::SetEx(key, weight, ttl) => {
+                let old =
+                    cache.set_ex(key, (number, weight), Duration::from_millis(100 * ttl)).await;
+                assert_eq!(old, alive(&key).map(|(value, _)| value));
+                written = Some((key, (number, weight), after(ttl)));
+            }
+            Op::SetNx(key, weight) => {
+                let set = cache.set_nx(key, (number, weight), None).await;
+                assert_eq!(set, alive(&key).is_none());
+                written = set.then_some((key, (number, weight), None));
+            }
+            Op::KeepTtl(key, weight) => {
+                cache.set_keep_ttl(key, (number, weight)).await;
+                let kept = alive(&key).and_then(|(_, deadline)| deadline);
+                written = Some((key, (number, weight), kept));
+            }
+            Op::Update(key, weight) => {
+                let updated = cache.update(&key, |value| *value = (number, weight)).await;
+                assert_eq!(updated.is_some(), alive(&key).is_some());
+                if let Some((_, deadline)) = alive(&key) {
+                    entries.insert(key, ((number, weight), deadline));
+                    written = Some((key, (number, weight), deadline));
+                }
+            }
+            Op::Expire(key, ttl) => {
+                if cache.expire(&key, Duration::from_millis(100 * ttl)).await {
+                    entries.get_mut(&key).expect("it is there").1 = after(ttl);
+                }
+            }
+            Op::Remove(key) => {
+                assert_eq!(cache.remove(&key).await, alive(&key).map(|(value, _)| value));
+            }
+            Op::Get(key) => {
+                assert_eq!(cache.get(&key).await, alive(&key).map(|(value, _)| value));
+            }
+            Op::Clear => cache.clear().await,
+            Op::Advance(ticks) => advance(Duration::from_millis(100 * ticks)).await,
+            Op::Sweep => _ = cache.sweep().await,
+            Op::Bound(to) => {
+                bound = to;
+                match by_weight {
+                    true => cache.set_max_weight(to).await,
+                    false => cache.set_max_entries(to as usize).await,
+                }
+            }
+        }
+        // The events in their order, and then what was written is there, unless it was told of.
+        let mut told = Vec::new();
+        while let Some(event) = unconstrained(events.recv()).now_or_never().flatten() {
+            told.push(event);
+        }
+        let mut is_there = written.is_some();
+        for event in &told {
+            let is_new =
+                written.is_some_and(|(key, value, _)| (key, value) == (event.key, event.value));
+            match entries.get(&event.key) {
+                Some((value, deadline)) if *value == event.value => {
+                    assert_eq!(event.deadline, *deadline, "{op:?}: {event:?}");
+                    entries.remove(&event.key);
+                }
+                _ => assert!(is_new, "{op:?}: {event:?} was not there"),
+            }
+            is_there &= !is_new;
+            match event.cause {
+                Cause::Expired => assert!(is_dead(event.deadline), "{op:?}: {event:?}"),
+                Cause::Evicted => {
+                    assert!(is_new || !is_dead(event.deadline), "{op:?}: {event:?}");
+                    assert!(!is_new || by_weight && event.value.1 > bound, "{op:?}: {event:?}");
+                }
+                _ => {}
+            }
+        }
+        if let Some((key, value, deadline)) = written.filter(|_| is_there) {
+            entries.insert(key, (value, deadline));
+        }
+        let evicted: u64 = told
+            .iter()
+            .filter(|event| event.cause == Cause::Evicted)
+            .filter(|event| !written.is_some_and(|(_, value, _)| value == event.value))
+            .map(|event| weigh(&event.value))
+            .sum();
+        let used: u64 = entries.values().map(|(value, _)| weigh(value)).sum();
+        assert!(used <= bound, "{op:?}: {used} of {bound}");
+        if evicted > 0 {
+            assert!(
+                entries.values().all(|(value, deadline)| weigh(value) == 0 || !is_dead(*deadline)),
+                "{op:?}: somebody living left before the dead"
+            );
+            assert!(used + evicted > bound, "{op:?}: {evicted} left, and there was room");
+        }
+        assert_eq!(cache.weight(), used, "{op:?}");
+        assert_eq!(cache.len(), entries.len(), "{op:?}");
+        for (key, (value, deadline)) in &entries {
+            let live = (!is_dead(*deadline)).then_some(*value);
+            let found = cache.iter().find(|(k, _)| k == key).map(|(_, value)| value);
+            assert_eq!(found, live, "{op:?}: {key}");
+        }
+    }
+}
+
+#[test]
+fn whoever_leaves_was_there_and_all_others_stay() {
+    let ops = proptest::collection::vec(op(), 1..60);
+    let setup = (ops, any::<bool>(), 1..6_usize, 1..12_u64);
+    proptest!(config(1_000, 0x5eed_0018), |((ops, by_weight, shards, bound) in setup)| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime can be made");
+        runtime.block_on(unconstrained(check(ops, by_weight, shards, bound)));
+    });
+}
+
+/// So many write at once: what each of them is just writing may be above the bound, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn many_writers_at_once_stay_within_the_bound() {
+    const WRITERS: u64 = 8;
+    for bound in [1_u64, 10, 1_000] {
+        for by_weight in [false, true] {
+            let builder = Cache::builder().publish(ALL);
+            let cache = match by_weight {
+                false => builder.max_entries(bound as usize).build(),
+                true => builder.max_weight(3 * bound, |_, value: &u64| (*value % 4) as u32).build(),
+            };
+            let most = if by_weight { 3 * bound } else { bound };
+            let above = if by_weight { 3 * WRITERS } else { WRITERS };
+            let mut events = cache.events_lossless(1_000);
+            let over = Arc::new(AtomicBool::new(false));
+            let watcher = tokio::spawn({
+                let (cache, over) = (cache.clone(), over.clone());
+                async move {
+                    while !over.load(Relaxed) {
+                        // Of all shards, one after the other: what moves in between may count twice.
+                        let weight = cache.weight();
+                        assert!(weight <= most + above, "{weight} of {most}");
+                        tokio::task::yield_now().await;
+                    }
+                }
+            });
+            let told = tokio::spawn(async move {
+                let (mut count, mut evicted) = (0_u64, 0_u64);
+                while let Some(event) = events.recv().await {
+                    count += 1;
+                    evicted += u64::from(event.cause == Cause::Evicted);
+                }
+                (count, evicted)
+            });
+            let writers = (0..WRITERS).map(|writer| {
+                let cache = cache.clone();
+                tokio::spawn(async move {
+                    let mut random = SmallRng::seed_from_u64(0x5eed_0015 + writer);
+                    let mut written = 0;
+                    for number in 0..20_000_u64 {
+                        let key = random.random_range(0..4 * bound);
+                        match random.random_range(0..20) {
+                            0 => _ = cache.remove(&key).await,
+                            1 => _ = cache.get(&key).await,
+                            2 => _ = cache.update(&key, |value| *value += 1).await,
+                            3 => {
+                                let ttl = Duration::from_micros(random.random_range(0..3_000));
+                                cache.set_ex(key, number, ttl).await;
+                                written += 1;
+                            }
+                            _ => {
+                                cache.set(key, number).await;
+                                written += 1;
+                            }
+                        }
+                    }
+                    written
+                })
+            });
+            let written = futures::future::join_all(writers).await;
+            let written: u64 = written.into_iter().map(|writer| writer.expect("no panic")).sum();
+            over.store(true, Relaxed);
+            watcher.await.expect("the bound held");
+            assert!(cache.weight() <= most, "{} of {most}", cache.weight());
+            if !by_weight {
+                assert_eq!(cache.weight(), cache.len() as u64);
+            }
+            let stats = cache.stats();
+            let weight: u64 =
+                cache.values().map(|value| if by_weight { value % 4 } else { 1 }).sum();
+            assert!(weight <= cache.weight());
+            let resident = cache.len() as u64;
+            cache.clear().await;
+            assert_eq!(cache.weight(), 0, "nothing was counted twice, or not at all");
+            cache.shutdown().await;
+            let (count, evicted) = told.await.expect("no panic");
+            assert_eq!(
+                count, written,
+                "each value that was written has left once; {resident} in the end"
+            );
+            assert_eq!(evicted, stats.evicted);
+        }
+    }
+}
