@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib interleavings`.
 //! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
 
+mod bounds;
 mod streams;
 
 use std::{
