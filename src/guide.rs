@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
+//! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
@@ -32,6 +33,9 @@ pub mod streams {}
 
 #[doc = include_str!("guide/handles.md")]
 pub mod handles {}
+
+#[doc = include_str!("guide/bounds.md")]
+pub mod bounds {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]

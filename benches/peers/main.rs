@@ -6,6 +6,7 @@
 //! `cargo bench --bench peers -- "get, 1000000 entries, uniform"` prints those rows of the first table whose names
 //! contain one of the words given, and writes nothing. `FLEETING_ROUNDS=31` makes them more certain.
 
+mod bound;
 mod growth;
 mod ops;
 mod pictures;
@@ -25,7 +26,8 @@ fn main() {
     let asked: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     if !asked.is_empty() {
-        return println!("{}", runtime.block_on(ops::table(quick, &asked)));
+        println!("{}", runtime.block_on(ops::table(quick, &asked)));
+        return println!("{}", runtime.block_on(bound::table(quick, &asked)));
     }
     let mut page = format!(
         "# The field, side by side\n\n\
@@ -47,6 +49,7 @@ fn main() {
         version("retainer"),
     );
     page += &runtime.block_on(ops::table(quick, &[]));
+    page += &runtime.block_on(bound::table(quick, &[]));
     let (growth, lines) = runtime.block_on(growth::table(quick));
     page += &growth;
     let (storm, bars) = runtime.block_on(storm::table(quick));

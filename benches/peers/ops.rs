@@ -41,7 +41,7 @@ pub(crate) fn uniform(keys: usize, calls: usize) -> Arc<[u32]> {
 }
 
 /// Zipf with exponent 0.99, as YCSB has it: key `n` is asked for as often as `n^-0.99`.
-fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
+pub(crate) fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
     let mut sum = 0.0;
     let cumulated: Vec<f64> = (1..=keys)
         .map(|rank| {
@@ -222,7 +222,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
 }
 
 /// In how many rounds the subjects take turns.
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     let set = std::env::var("FLEETING_ROUNDS").ok();
     set.map_or(9, |rounds| rounds.parse().expect("FLEETING_ROUNDS must be a number"))
 }

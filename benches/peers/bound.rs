@@ -1,0 +1,217 @@
+//! Caches that are full: hits, one in and one out, and what is asked for mostly.
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    head, median,
+    ops::{Keys, TTL, keys, rounds, uniform, zipf},
+    row,
+    subjects::{Bare, Fleeting, Subject, Value},
+};
+
+const NAMES: [&str; 6] =
+    ["DashMap", "moka", "moka, LRU", "quick_cache", "fleeting, no bound", "fleeting"];
+
+/// How many keys there are for each that the cache holds, where it is to be full.
+const KEYS_AN_ENTRY: usize = 8;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Op {
+    /// All that are asked for are there.
+    Hit,
+    /// Each is new, and another leaves for it.
+    Exchange,
+    /// 95 look-ups to 5 writes; what is missed is set.
+    Mixed,
+}
+
+#[derive(Clone)]
+struct Moka(moka::future::Cache<String, Value>);
+
+#[derive(Clone)]
+struct QuickCache(Arc<quick_cache::sync::Cache<String, Value>>);
+
+struct Row {
+    name: String,
+    op: Op,
+    tasks: usize,
+    is_zipf: bool,
+}
+
+/// All rows, or those whose names contain a word of `asked`.
+pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
+    let mut page = String::from(
+        "\n## Full\n\nNanoseconds a call of caches that hold 1 of 8 keys and are full, but for the hits: there all \
+         keys are resident. The floor is a DashMap without a bound that has all it is asked for, so that a write \
+         replaces.\n\n",
+    );
+    head(&mut page, "", &NAMES);
+    let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, rounds()) };
+    for entries in [10_000, 1_000_000] {
+        let entries = if quick { entries / 10 } else { entries };
+        for Row { name, op, tasks, is_zipf } in rows(entries, asked) {
+            let keys = keys(if op == Op::Hit { entries } else { KEYS_AN_ENTRY * entries });
+            let spread = if is_zipf { zipf(keys.len(), calls) } else { uniform(keys.len(), calls) };
+            let figures =
+                Field::filled(entries, &keys).await.medians(op, &keys, &spread, tasks, rounds);
+            let figures = figures.await;
+            eprintln!("{name}: {figures:.0?}");
+            row(&mut page, &name, &figures);
+        }
+    }
+    page
+}
+
+fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (op, op_name, is_zipf) in [
+        (Op::Hit, "full: get, hits", false),
+        (Op::Exchange, "full: set, one in and one out", false),
+        (Op::Mixed, "full: 95 : 5, Zipf 0.99", true),
+    ] {
+        for tasks in [1, 2] {
+            let plural = if tasks == 1 { "" } else { "s" };
+            let name = format!("{op_name}, {entries} entries, {tasks} task{plural}");
+            if asked.is_empty() || asked.iter().any(|word| name.contains(word)) {
+                rows.push(Row { name, op, tasks, is_zipf });
+            }
+        }
+    }
+    rows
+}
+
+struct Field {
+    entries: usize,
+    bare: Bare,
+    moka: Moka,
+    moka_lru: Moka,
+    quick_cache: QuickCache,
+    unbounded: Fleeting,
+    fleeting: Fleeting,
+}
+
+impl Field {
+    async fn filled(entries: usize, keys: &Keys) -> Self {
+        let moka = |policy| {
+            let builder = moka::future::Cache::builder().max_capacity(entries as u64);
+            Moka(builder.eviction_policy(policy).build())
+        };
+        let quick_cache = quick_cache::sync::Cache::new(entries);
+        let fleeting = fleeting::Cache::builder().max_entries(entries).build();
+        Self {
+            entries,
+            bare: filled(Bare::new(entries), &keys[..entries]).await,
+            moka: filled(moka(moka::policy::EvictionPolicy::tiny_lfu()), keys).await,
+            moka_lru: filled(moka(moka::policy::EvictionPolicy::lru()), keys).await,
+            quick_cache: filled(QuickCache(Arc::new(quick_cache)), keys).await,
+            unbounded: filled(Fleeting::new(entries), &keys[..entries]).await,
+            fleeting: filled(Fleeting(fleeting), keys).await,
+        }
+    }
+
+    async fn medians(
+        &self,
+        op: Op,
+        keys: &Keys,
+        calls: &Arc<[u32]>,
+        tasks: usize,
+        rounds: usize,
+    ) -> Vec<f64> {
+        // The floor has no bound: it is asked for what it has.
+        let within = calls.iter().map(|call| call % self.entries as u32).collect();
+        let mut figures = vec![Vec::new(); NAMES.len()];
+        for _ in 0..rounds {
+            let round = [
+                run(&self.bare, op, keys, &within, tasks).await,
+                run(&self.moka, op, keys, calls, tasks).await,
+                run(&self.moka_lru, op, keys, calls, tasks).await,
+                run(&self.quick_cache, op, keys, calls, tasks).await,
+                // It would hold all keys in the end.
+                match op {
+                    Op::Hit => run(&self.unbounded, op, keys, calls, tasks).await,
+                    _ => f64::NAN,
+                },
+                run(&self.fleeting, op, keys, calls, tasks).await,
+            ];
+            figures.iter_mut().zip(round).for_each(|(all, figure)| all.push(figure));
+        }
+        figures.into_iter().map(median).collect()
+    }
+}
+
+async fn filled<S: Subject>(subject: S, keys: &[String]) -> S {
+    for key in keys {
+        subject.set_ex(key.clone(), Arc::new(1), TTL).await;
+    }
+    subject
+}
+
+/// Nanoseconds a call.
+async fn run<S: Subject>(
+    subject: &S,
+    op: Op,
+    keys: &Keys,
+    calls: &Arc<[u32]>,
+    tasks: usize,
+) -> f64 {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
+            tokio::spawn(async move {
+                let value = Arc::new(task as u64);
+                let (before, after) = calls.split_at(task * calls.len() / 3);
+                for (i, &call) in after.iter().chain(before).enumerate() {
+                    let key = &keys[call as usize];
+                    let writes = op == Op::Exchange || op == Op::Mixed && i % 20 == 0;
+                    let missed = !writes && black_box(subject.get(key).await).is_none();
+                    if writes || missed && op == Op::Mixed {
+                        subject.set_ex(key.clone(), value.clone(), TTL).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no subject panics");
+    }
+    start.elapsed().as_nanos() as f64 / calls.len() as f64
+}
+
+impl Subject for Moka {
+    fn new(entries: usize) -> Self {
+        Self(moka::future::Cache::new(entries as u64))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key).await
+    }
+
+    async fn set_ex(&self, key: String, value: Value, _: Duration) {
+        self.0.insert(key, value).await;
+    }
+
+    async fn len(&self) -> usize {
+        self.0.entry_count() as usize
+    }
+}
+
+impl Subject for QuickCache {
+    fn new(entries: usize) -> Self {
+        Self(Arc::new(quick_cache::sync::Cache::new(entries)))
+    }
+
+    async fn get(&self, key: &str) -> Option<Value> {
+        self.0.get(key)
+    }
+
+    async fn set_ex(&self, key: String, value: Value, _: Duration) {
+        self.0.insert(key, value);
+    }
+
+    async fn len(&self) -> usize {
+        self.0.len()
+    }
+}
