@@ -54,9 +54,8 @@ pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
         for Row { name, op, tasks, is_zipf } in rows(entries, asked) {
             let keys = keys(if op == Op::Hit { entries } else { KEYS_AN_ENTRY * entries });
             let spread = if is_zipf { zipf(keys.len(), calls) } else { uniform(keys.len(), calls) };
-            let figures =
-                Field::filled(entries, &keys).await.medians(op, &keys, &spread, tasks, rounds);
-            let figures = figures.await;
+            let field = Field::filled(entries, &keys).await;
+            let figures = field.medians(op, &keys, &spread, tasks, rounds).await;
             eprintln!("{name}: {figures:.0?}");
             row(&mut page, &name, &figures);
         }
