@@ -10,6 +10,7 @@
 //!    [`Store::shrink`] and [`Store::clear_windows`], and all mark the shard, so that the next pass looks at
 //!    all of it and no entry slips behind the cursor.
 
+mod alarm;
 mod bound;
 mod bounded;
 mod clear;
@@ -17,10 +18,12 @@ mod counters;
 mod entry;
 mod evict;
 mod gate;
+mod grow;
 mod index;
 mod journal;
 mod old_table;
 mod policy;
+mod read;
 mod room;
 mod scan;
 mod shrink;
@@ -32,7 +35,6 @@ mod write_bounded;
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    iter, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -44,7 +46,7 @@ use self::{
     index::Index,
     old_table::OldTable,
     room::Room,
-    window::{Locked, Reading, Shards, Table, WINDOW},
+    window::{Locked, Shards, Table},
 };
 pub(crate) use self::{
     bound::Weigher,
@@ -56,14 +58,10 @@ pub(crate) use self::{
     sweep::{Patience, ShardPass},
 };
 use crate::engine::{
-    clock::{Deadline, Now, Tick},
+    clock::{Deadline, Now},
     sync::{
         DashMap,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{Relaxed, SeqCst},
-            fence,
-        },
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -189,132 +187,6 @@ where
         Location { hash, index: self.shards.index_of(hash) }
     }
 
-    /// A clone of the live value. A dead one is expired on the way.
-    #[inline]
-    pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        if self.evicting_bound().is_some() {
-            return self.get_bounded(key, now);
-        }
-        let found = self.read(key, now, |entry| entry.value.clone());
-        self.reads.count(found.is_some());
-        found
-    }
-
-    /// As [`get`](Self::get); and who is read is worth keeping.
-    fn get_bounded<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        V: Clone,
-    {
-        let place @ Location { hash, index } = self.place(key);
-        let shard = self.shards.read(index);
-        let (room, old) = (shard.beside().room.as_deref(), shard.beside().old.as_ref());
-        let mut is_dead = false;
-        if let Some((bucket, entry)) = window::find_shared(&shard, hash, |k| k.borrow() == key) {
-            if !now.is_dead(entry.deadline) {
-                if let Some(room) = room {
-                    room.touch(bucket);
-                }
-                let value = entry.value.clone();
-                drop(shard);
-                self.reads.count(true);
-                return Some(value);
-            }
-            is_dead = true;
-        } else if let Some(old) = old
-            && let Some((_, entry)) = window::find_shared(&old.table, hash, |k| k.borrow() == key)
-        {
-            if !now.is_dead(entry.deadline) {
-                let value = entry.value.clone();
-                drop(shard);
-                self.reads.count(true);
-                return Some(value);
-            }
-            is_dead = true;
-        } else if room.is_some_and(|room| room.was_evicted_lately(hash)) {
-            self.reads.count_evicted();
-        }
-        drop(shard);
-        if is_dead {
-            self.expire_dead(place, key, now);
-        }
-        self.reads.count(false);
-        None
-    }
-
-    /// The live entry's deadline. A dead one is expired on the way.
-    pub(crate) fn deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<Deadline>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.read(key, now, |entry| entry.deadline)
-    }
-
-    /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
-    #[inline]
-    pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.notes[shard].soonest.load(Relaxed) > Deadline::from(now).order()
-    }
-
-    /// Has the sweeper woken by who next writes what dies before `at`; false where something there already does.
-    pub(crate) fn set_alarm(&self, at: Deadline) -> bool {
-        self.alarm.store(at.order(), Relaxed);
-        fence(SeqCst);
-        let mut soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
-        let may_rest = soonest.all(|soonest| soonest >= at.order());
-        if !may_rest {
-            self.clear_alarm();
-        }
-        may_rest
-    }
-
-    /// Nobody rests any more.
-    pub(crate) fn clear_alarm(&self) {
-        self.alarm.store(0, Relaxed);
-        self.journal.take_rung();
-    }
-
-    #[inline]
-    fn read<Q, R>(&self, key: &Q, now: &impl Now, what: impl FnOnce(&Entry<V>) -> R) -> Option<R>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let place @ Location { hash, index } = self.place(key);
-        let shard = self.shards.read(index);
-        let entry = shard.find(hash, key)?;
-        if !now.is_dead(entry.deadline) {
-            return Some(what(entry));
-        }
-        drop(shard);
-        self.expire_dead(place, key, now);
-        None
-    }
-
-    /// Expires what a reader found dead, unless a writer was there first.
-    #[cold]
-    fn expire_dead<Q>(&self, place: Location, key: &Q, now: &impl Now)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
-        let (table, _) = locked.parts();
-        // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(table, place.hash, |k| k.borrow() == key);
-        let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
-        if let Some((bucket, _)) = dead {
-            self.expire_found(locked, place.index, bucket, now);
-        }
-    }
-
     #[cold]
     fn expire_found(
         &self,
@@ -382,25 +254,6 @@ where
         bucket
     }
 
-    /// Makes a table larger that is full, by hand: what is known of its entries goes with them. As `reserve` does, one
-    /// that is half empty only loses the marks of what has left.
-    fn grow(&self, table: &mut Table<K, V>, room: &mut Room) {
-        let full = if table.buckets() < 8 { table.buckets() - 1 } else { table.buckets() / 8 * 7 };
-        let wanted = if table.len() < full / 2 { full } else { full + 1 };
-        let mut larger = Table::with_capacity(wanted);
-        let marks = room.resize(larger.buckets());
-        for start in (0..table.buckets()).step_by(WINDOW) {
-            let end = table.buckets().min(start + WINDOW);
-            let taken = |from, key, entry| {
-                let hash = self.rehash(&key);
-                let to = window::insert(&mut larger, hash, key, entry, |key| self.rehash(key));
-                room.relocate(&marks, from, to);
-            };
-            window::take(table, start..end, usize::MAX, |_| true, taken);
-        }
-        mem::swap(table, &mut larger);
-    }
-
     /// The shard of a key, locked for writing. If the key `is_it`, its entry is in the table.
     #[inline]
     fn write(
@@ -420,19 +273,6 @@ where
     fn note(&self, beside: &mut Beside<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
         if let Some(soonest) = beside.index.note(bucket, deadline) {
             self.note_soonest(shard, soonest);
-        }
-    }
-
-    #[cold]
-    fn note_soonest(&self, shard: usize, soonest: Deadline) {
-        self.notes[shard].soonest.store(soonest.order(), Relaxed);
-        // Either we see the alarm, or who sets it sees what is soonest.
-        fence(SeqCst);
-        if let Some(bound) = self.evicting_bound() {
-            bound.soonest.fetch_min(soonest.order(), SeqCst);
-        }
-        if soonest.order() < self.alarm.load(Relaxed) {
-            self.journal.ring();
         }
     }
 
@@ -463,35 +303,6 @@ impl<K, V> Beside<K, V> {
         self.moved = true;
         self.generation = self.generation.wrapping_add(1);
         self.index.entries_moved(table);
-    }
-}
-
-impl<K, V> Reading<'_, K, V, Beside<K, V>> {
-    /// How many entries there are.
-    fn resident(&self) -> usize {
-        self.tables().map(Table::len).sum()
-    }
-
-    /// The tables that hold entries: one, or two while entries move from one to the other.
-    fn tables(&self) -> impl Iterator<Item = &Table<K, V>> {
-        let old = self.beside().old.as_ref();
-        iter::once(&**self).chain(old.map(|old| &old.table))
-    }
-
-    #[inline]
-    fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
-        let mut found = self.get(hash, |(k, _)| k.borrow() == key);
-        if found.is_none()
-            && let Some(old) = &self.beside().old
-        {
-            found = old.table.get(hash, |(k, _)| k.borrow() == key);
-        }
-        found.map(|(_, entry)| entry.get())
     }
 }
 
