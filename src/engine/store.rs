@@ -271,6 +271,9 @@ where
     /// What is in this bucket dies at `deadline`.
     #[inline]
     fn note(&self, beside: &mut Beside<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
+        if let Some(bound) = self.evicting_bound() {
+            bound.note(deadline);
+        }
         if let Some(soonest) = beside.index.note(bucket, deadline) {
             self.note_soonest(shard, soonest);
         }

@@ -179,6 +179,39 @@ async fn the_dead_leave_before_the_living_wherever_they_are() {
     }
 }
 
+/// The store keeps deadlines by the millisecond, and sums them up: who dies is told by the nanosecond.
+#[tokio::test(start_paused = true)]
+async fn the_dead_leave_first_to_the_nanosecond() {
+    let cache = quiet().max_entries(2).build();
+    let mut soon = Duration::from_micros(1_300);
+    for round in 0..50_u64 {
+        cache.clear().await;
+        cache.set_ex(1, round, soon).await;
+        cache.set_ex(2, round, HOUR).await;
+        let before = cache.stats();
+        // Still alive, and yet it must be looked at.
+        advance(soon - Duration::from_nanos(1)).await;
+        cache.set_ex(2, round, HOUR).await;
+        assert_eq!(cache.get(&1).await, Some(round));
+        advance(Duration::from_nanos(1)).await;
+        cache.set_ex(3, round, HOUR).await;
+        let stats = cache.stats();
+        assert_eq!((stats.evicted, stats.expired), (before.evicted, before.expired + 1));
+        // Two that die within one millisecond, the second written after somebody looked.
+        cache.clear().await;
+        cache.set_ex(1, round, Duration::from_micros(900)).await;
+        cache.set_ex(2, round, HOUR).await;
+        advance(Duration::from_micros(100)).await;
+        cache.set_ex(3, round, Duration::from_micros(300)).await;
+        let before = cache.stats();
+        advance(Duration::from_micros(300)).await;
+        cache.set_ex(4, round, HOUR).await;
+        let stats = cache.stats();
+        assert_eq!((stats.evicted, stats.expired), (before.evicted, before.expired + 1));
+        soon += Duration::from_micros(37);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_dead_when_it_is_set_takes_nobodys_place() {
     let cache = quiet().max_entries(3).build();

@@ -45,9 +45,6 @@ where
         self.notes[shard].soonest.store(soonest.order(), Relaxed);
         // Either we see the alarm, or who sets it sees what is soonest.
         fence(SeqCst);
-        if let Some(bound) = self.evicting_bound() {
-            bound.soonest.fetch_min(soonest.order(), SeqCst);
-        }
         if soonest.order() < self.alarm.load(Relaxed) {
             self.journal.ring();
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::engine::{
-    clock::{Now, Tick},
+    clock::{Deadline, Now, Tick},
     sync::atomic::{
         AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
@@ -21,7 +21,7 @@ pub(super) struct Bound<K, V> {
     weigher: Option<Weigher<K, V>>,
     /// Whether entries leave for new ones. Else new ones are refused.
     pub(super) evicts: bool,
-    /// No deadline in any shard is sooner: as [`Deadline::order`](crate::engine::clock::Deadline::order).
+    /// No deadline in any shard is sooner: as [`Deadline::order`].
     pub(super) soonest: AtomicU64,
     /// The shard where who needs room elsewhere begins to look.
     next: AtomicUsize,
@@ -77,6 +77,14 @@ impl<K, V> Bound<K, V> {
     #[inline]
     pub(super) fn may_be_dead(&self, now: &impl Now) -> bool {
         is_due(self.soonest.load(Relaxed), now)
+    }
+
+    /// Something dies at `deadline`.
+    #[inline]
+    pub(super) fn note(&self, deadline: Deadline) {
+        if deadline.order() < self.soonest.load(Relaxed) {
+            self.soonest.fetch_min(deadline.order(), SeqCst);
+        }
     }
 
     /// How much there is too much.

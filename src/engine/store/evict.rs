@@ -103,44 +103,43 @@ where
     /// too much. What it costs was put off when windows came to be looked at too early, one look for each such write.
     pub(super) fn free_dead(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
         while bound.used().saturating_add(weight) > bound.limit() && bound.may_be_dead(now) {
-            let is_due = |shard: &usize| self.is_due(*shard, now);
-            let due = (0..self.shard_count()).find(is_due);
-            match due {
-                Some(shard) => self.free_dead_of(bound, shard, now),
-                None => self.learn_soonest(bound),
+            bound.soonest.store(u64::MAX, Relaxed);
+            // Either we see what a writer notes, or it sees that this is to be sooner.
+            fence(SeqCst);
+            let mut soonest = u64::MAX;
+            for shard in 0..self.shard_count() {
+                let found = match self.is_due(shard, now) {
+                    true => self.free_dead_of(bound, shard, now),
+                    false => Some(self.notes[shard].soonest.load(Relaxed)),
+                };
+                // What is behind it was not looked at.
+                soonest = soonest.min(found.unwrap_or(0));
+                if found.is_none() {
+                    break;
+                }
             }
+            bound.soonest.fetch_min(soonest, SeqCst);
         }
     }
 
-    /// Whether something in this shard may be dead.
-    #[inline]
-    fn is_due(&self, shard: usize, now: &impl Now) -> bool {
-        bound::is_due(self.notes[shard].soonest.load(Relaxed), now)
-    }
-
-    /// Works out anew before when nothing dies in any shard.
-    fn learn_soonest(&self, bound: &Bound<K, V>) {
-        bound.soonest.store(u64::MAX, Relaxed);
-        // Either we see what a writer notes, or it sees that this is to be sooner.
-        fence(SeqCst);
-        let soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed)).min();
-        bound.soonest.fetch_min(soonest.unwrap_or(u64::MAX), SeqCst);
-    }
-
-    /// Lets the dead of one window leave, or learns that none of the shard's holds any.
-    fn free_dead_of(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) {
+    /// Lets the dead of one window leave. Where the shard holds none, tells before when nothing in it dies: exactly,
+    /// as what its index says may have come while the deadline has not.
+    fn free_dead_of(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) -> Option<u64> {
         let mut dead = Vec::new();
         let mut locked = self.shards.write(shard);
         if locked.beside().old.is_some() {
             let (_, emptied) = self.move_some(&mut locked, shard);
             drop(locked);
-            return drop(emptied);
+            drop(emptied);
+            return None;
         }
         let now = now.tick();
         let (table, Beside { index, room, .. }) = locked.parts();
         let buckets = table.buckets();
-        let mut freed = 0;
-        if let Some(start) = index.next_due(0, buckets, now) {
+        let (mut freed, mut next) = (0, 0);
+        let mut nothing_before = index.next_moment(now);
+        while dead.is_empty() && next < buckets {
+            let Some(start) = index.next_due(next, buckets, now) else { break };
             let mut soonest = Deadline::PERSISTENT;
             let leaves = |entry: &Entry<V>| {
                 let is_dead = entry.deadline.is_dead(now);
@@ -154,15 +153,25 @@ where
                 dead.push(entry.depart(key, Cause::Expired, now));
             };
             let window = start..buckets.min(start + WINDOW);
+            next = window.end;
             window::take(table, window, usize::MAX, leaves, taken);
             index.learn(start, soonest);
+            nothing_before = nothing_before.min(soonest.order());
         }
+        let found = !dead.is_empty();
         self.notes[shard].soonest.store(index.learn_soonest().order(), Relaxed);
         bump(&self.notes[shard].departures.expired, dead.len() as u64);
         self.journal.record_all(shard, Cause::Expired, &mut dead);
         bound.free(freed);
         drop(locked);
         panics::drop_all(dead);
+        (!found).then_some(nothing_before)
+    }
+
+    /// Whether something in this shard may be dead.
+    #[inline]
+    fn is_due(&self, shard: usize, now: &impl Now) -> bool {
+        bound::is_due(self.notes[shard].soonest.load(Relaxed), now)
     }
 
     /// Lets entries of a locked shard leave until they make room for `wanted`, or a share of it has left. Tells for how

@@ -104,6 +104,11 @@ impl Index {
         None
     }
 
+    /// [`Deadline::order`] of the first moment for which [`next_due`](Self::next_due) knows of more than it does now.
+    pub(super) fn next_moment(&self, now: Tick) -> u64 {
+        ((now.nanoseconds() >> COARSER) + 1) << COARSER
+    }
+
     /// What is left in the window from bucket `start` dies at `soonest` or later.
     pub(super) fn learn(&mut self, start: usize, soonest: Deadline) {
         let window = start / WINDOW;
