@@ -18,6 +18,8 @@ mod gate;
 mod index;
 mod journal;
 mod old_table;
+#[cfg(test)]
+mod policy;
 mod scan;
 mod shrink;
 mod sweep;
