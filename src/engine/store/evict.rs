@@ -11,6 +11,7 @@ use super::{
     bound::{self, Bound, Weigher},
     counters::bump,
     entry::{Cause, Departure, Entry},
+    policy::Policy,
     room::Room,
     window::{self, Locked, WINDOW},
 };
@@ -47,10 +48,12 @@ where
         weigher: Option<Weigher<K, V>>,
         mut seed: impl FnMut() -> u64,
     ) -> Self {
+        let first = Policy::new(seed());
         for index in 0..self.shard_count() {
+            let policy = first.another(seed());
             let mut locked = self.shards.write(index);
             let (table, beside) = locked.parts();
-            let room = Room::new(seed(), weigher.is_some(), table.buckets());
+            let room = Room::new(policy, weigher.is_some(), table.buckets());
             beside.room = Some(Box::new(room));
         }
         self.bound = Some(Box::new(Bound::new(limit, weigher, true)));

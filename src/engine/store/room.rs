@@ -21,8 +21,7 @@ pub(super) struct Marks {
 }
 
 impl Room {
-    pub(super) fn new(seed: u64, has_weigher: bool, buckets: usize) -> Self {
-        let mut policy = Policy::new(seed);
+    pub(super) fn new(mut policy: Policy, has_weigher: bool, buckets: usize) -> Self {
         policy.resize(buckets);
         Self { policy, weights: has_weigher.then(|| vec![0; buckets]), weight: 0 }
     }

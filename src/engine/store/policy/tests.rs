@@ -1,0 +1,339 @@
+//! The policy on a model of a shard: an array of buckets.
+
+use std::collections::HashMap;
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use super::*;
+
+/// A shard with room for so many entries. A key is its own hash, but for the bits that all of a shard share.
+struct Shard {
+    room: usize,
+    table: Vec<Option<Resident>>,
+    buckets: HashMap<u64, usize>,
+    policy: Policy,
+    now: u64,
+    evicted: Vec<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Resident {
+    key: u64,
+    deadline: u64,
+}
+
+impl Shard {
+    fn new(room: usize) -> Self {
+        let policy = Policy::new(0x5eed);
+        let (table, buckets) = (Vec::new(), HashMap::new());
+        Self { room, table, buckets, policy, now: 0, evicted: Vec::new() }
+    }
+
+    /// A get; after a miss, a set of what lives for `ttl` requests. Whether it was a hit.
+    fn ask(&mut self, key: u64, ttl: u64) -> bool {
+        self.now += 1;
+        if let Some(&bucket) = self.buckets.get(&key) {
+            if self.table[bucket].expect("it is there").deadline > self.now {
+                self.policy.touch(bucket);
+                return true;
+            }
+            self.remove(bucket);
+        }
+        let bucket = self.put(key, self.now.saturating_add(ttl));
+        while self.buckets.len() > self.room {
+            self.evict(Some(bucket)).expect("there is another");
+        }
+        false
+    }
+
+    fn put(&mut self, key: u64, deadline: u64) -> usize {
+        if self.buckets.len() >= self.table.len() / 8 * 7 {
+            self.grow();
+        }
+        let bucket = self.place(Resident { key, deadline });
+        self.policy.inserted(bucket, hash(key), self.buckets.len());
+        bucket
+    }
+
+    fn grow(&mut self) {
+        let buckets = (2 * self.table.len()).max(8);
+        let before = std::mem::replace(&mut self.table, vec![None; buckets]);
+        let words = self.policy.resize(buckets);
+        for (from, resident) in before.into_iter().enumerate() {
+            if let Some(resident) = resident {
+                let to = self.place(resident);
+                self.policy.relocate(&words, from, to);
+            }
+        }
+    }
+
+    fn place(&mut self, resident: Resident) -> usize {
+        let mut bucket = hash(resident.key) as usize % self.table.len();
+        while self.table[bucket].is_some() {
+            bucket = (bucket + 1) % self.table.len();
+        }
+        self.table[bucket] = Some(resident);
+        self.buckets.insert(resident.key, bucket);
+        bucket
+    }
+
+    /// Who had to go, and whether it was dead.
+    fn evict(&mut self, spared: Option<usize>) -> Option<(u64, bool)> {
+        let (table, now) = (&self.table, self.now);
+        let look = |bucket: usize| match table[bucket] {
+            None => Look::Empty,
+            Some(resident) if resident.deadline <= now => Look::Dead,
+            Some(_) => Look::Live,
+        };
+        let bucket = self.policy.victim(table.len(), spared, look)?;
+        assert_ne!(Some(bucket), spared);
+        let Resident { key, deadline } = self.table[bucket].expect("a victim is there");
+        let is_dead = deadline <= now;
+        if is_dead {
+            self.remove(bucket);
+        } else {
+            let len = self.buckets.len();
+            self.take(bucket);
+            self.policy.evicted(bucket, hash(key), len);
+            self.evicted.push(key);
+        }
+        Some((key, is_dead))
+    }
+
+    fn remove(&mut self, bucket: usize) {
+        self.take(bucket);
+        self.policy.left(bucket);
+    }
+
+    fn take(&mut self, bucket: usize) {
+        let resident = self.table[bucket].take().expect("it is there");
+        self.buckets.remove(&resident.key);
+    }
+
+    /// The share of hits in percent.
+    fn replay(&mut self, keys: impl Iterator<Item = u64>) -> f64 {
+        let (mut hits, mut all) = (0, 0);
+        for key in keys {
+            all += 1;
+            hits += u32::from(self.ask(key, u64::MAX));
+        }
+        100.0 * f64::from(hits) / f64::from(all)
+    }
+}
+
+/// The upper bits of all are the same, as a shard's are.
+fn hash(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8 | 0x2a << 56
+}
+
+#[test]
+fn a_shard_of_one_entry_lets_the_other_go() {
+    let mut shard = Shard::new(1);
+    for key in 0..1_000 {
+        assert!(!shard.ask(key, u64::MAX));
+        assert!(shard.ask(key, u64::MAX), "what was set is there");
+        assert_eq!(shard.buckets.len(), 1);
+    }
+    assert_eq!(shard.evicted, (0..999).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_is_spared_stays_even_alone() {
+    let mut shard = Shard::new(10);
+    let bucket = shard.put(1, u64::MAX);
+    assert!(shard.evict(Some(bucket)).is_none());
+    assert_eq!(shard.evict(None), Some((1, false)));
+    assert!(shard.evict(None).is_none(), "nobody is left");
+    assert!(Policy::new(1).victim(0, None, |_| Look::Live).is_none());
+}
+
+#[test]
+fn small_shards_keep_what_was_set() {
+    for room in [2, 3, 10] {
+        let mut shard = Shard::new(room);
+        let mut random = SmallRng::seed_from_u64(room as u64);
+        for _ in 0..20_000 {
+            let key = random.random_range(0..30);
+            shard.ask(key, u64::MAX);
+            assert!(shard.ask(key, u64::MAX));
+            assert!(shard.buckets.len() <= room);
+        }
+    }
+}
+
+/// Nobody alive leaves while one of its neighbours is dead.
+#[test]
+fn the_dead_go_first() {
+    for room in [1_usize, 2, 7, 12] {
+        let mut shard = Shard::new(room);
+        (0..room as u64).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
+        let bucket = shard.put(1_000, shard.now);
+        for _ in 0..100 {
+            // Those who live are asked for again and again, or never.
+            (0..room as u64 / 2).for_each(|key| assert!(shard.ask(key, u64::MAX)));
+        }
+        assert_eq!(shard.evict(None), Some((1_000, true)), "{room}");
+        assert!(shard.table[bucket].is_none());
+        let fresh = shard.put(2_000, u64::MAX);
+        shard.put(1_001, shard.now);
+        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{room}");
+    }
+}
+
+#[test]
+fn in_a_large_shard_the_dead_go_before_the_living() {
+    let mut shard = Shard::new(usize::MAX);
+    (0..1_000).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
+    (1_000..1_500).for_each(|key| assert!(!shard.ask(key, 1)));
+    let mut living = 0;
+    for _ in 0..500 {
+        let (_, is_dead) = shard.evict(None).expect("there are many");
+        living += u32::from(!is_dead);
+    }
+    // One of three is dead at first, and few are at last.
+    assert!(living < 60, "{living} of 500 were alive");
+}
+
+#[test]
+fn same_seed_same_victims() {
+    let run = |seed| {
+        let mut shard = Shard::new(300);
+        shard.policy = Policy::new(seed).another(seed);
+        let mut random = SmallRng::seed_from_u64(7);
+        for _ in 0..100_000 {
+            let key = (1_000_f64).powf(random.random::<f64>()) as u64;
+            let ttl = if key.is_multiple_of(3) { 500 } else { u64::MAX };
+            shard.ask(key, ttl);
+        }
+        shard.evicted
+    };
+    assert_eq!(run(1), run(1));
+    assert!(run(1).len() > 1_000);
+}
+
+#[test]
+fn what_is_known_moves_with_the_entries() {
+    let mut shard = Shard::new(40);
+    // Asked for by turns with what is new: in need, the others go.
+    for round in 0..200 {
+        (0..20).for_each(|key| _ = shard.ask(key, u64::MAX));
+        shard.ask(1_000 + round, u64::MAX);
+    }
+    let words = |shard: &Shard| -> Vec<u16> {
+        let keys = (0..20).map(|key| shard.buckets[&key]);
+        keys.map(|bucket| shard.policy.words[bucket].load(Relaxed)).collect()
+    };
+    let before = words(&shard);
+    (0..3).for_each(|_| shard.grow());
+    assert_eq!(words(&shard), before);
+    (0..20).for_each(|_| _ = shard.evict(None).expect("there are 40"));
+    let kept = (0..20).filter(|key| shard.buckets.contains_key(key)).count();
+    assert!(kept >= 18, "{kept} of 20");
+}
+
+/// Slots that die and are reused let nothing grow.
+#[test]
+fn memory_is_bounded_by_the_entries() {
+    let mut shard = Shard::new(2_000);
+    let mut random = SmallRng::seed_from_u64(11);
+    let mut most = 0;
+    for i in 0..2_000_000_u64 {
+        let key = random.random_range(0..1_000_u64) * random.random_range(1..10) + i / 1_000;
+        let ttl = [3, 300, 3_000, u64::MAX][key as usize % 4];
+        shard.ask(key, ttl);
+        if i % 7 == 0
+            && let Some(&bucket) = shard.buckets.get(&key)
+        {
+            shard.remove(bucket);
+        }
+        most = most.max(shard.policy.bytes());
+    }
+    assert!(shard.evicted.len() > 10_000, "{}", shard.evicted.len());
+    assert!(most <= 12 * 2_000 + size_of::<Policy>(), "{most} bytes");
+}
+
+/// The number of entries of a cache that is bounded by weight changes.
+#[test]
+fn memory_follows_the_entries() {
+    let mut shard = Shard::new(10_000);
+    shard.replay(0..30_000);
+    let large = shard.policy.bytes();
+    shard.room = 100;
+    while shard.buckets.len() > 100 {
+        shard.evict(None).expect("there are many");
+    }
+    shard.replay(30_000..31_000);
+    let words = 2 * shard.table.len();
+    assert!(shard.policy.bytes() - words < large / 4, "{} of {large}", shard.policy.bytes());
+}
+
+#[test]
+fn who_was_evicted_lately_is_known_until_it_comes_back() {
+    let mut shard = Shard::new(1_000);
+    shard.replay(0..1_500);
+    let late: Vec<u64> = shard.evicted[shard.evicted.len() - 300..].to_vec();
+    let known = late.iter().filter(|key| shard.policy.was_evicted_lately(hash(**key)));
+    assert!(known.count() > 250);
+    let strangers =
+        (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_lately(hash(*key)));
+    assert!(strangers.count() < 30);
+    for key in late {
+        shard.ask(key, u64::MAX);
+        assert!(!shard.policy.was_evicted_lately(hash(key)));
+    }
+}
+
+/// The store does not always tell of what leaves.
+#[test]
+fn buckets_emptied_unheard_are_free() {
+    let mut shard = Shard::new(500);
+    let mut random = SmallRng::seed_from_u64(3);
+    for _ in 0..200_000 {
+        shard.ask(random.random_range(0..2_000), u64::MAX);
+        let bucket = random.random_range(0..shard.table.len());
+        if shard.table[bucket].is_some() {
+            shard.take(bucket);
+        }
+    }
+}
+
+#[test]
+fn a_hit_writes_once() {
+    let mut shard = Shard::new(100);
+    let bucket = shard.put(1, u64::MAX);
+    shard.policy.touch(bucket);
+    let word = shard.policy.words[bucket].load(Relaxed);
+    shard.policy.touch(bucket);
+    assert_eq!(shard.policy.words[bucket].load(Relaxed), word);
+}
+
+/// LRU hits nothing here.
+#[test]
+fn of_a_loop_too_long_a_part_stays() {
+    let mut shard = Shard::new(1_000);
+    shard.replay((0..20_000).map(|i| i % 2_000));
+    let hits = shard.replay((0..100_000).map(|i| i % 2_000));
+    assert!(hits > 40.0, "{hits:.1} %, and 50 would be best");
+}
+
+#[test]
+fn a_scan_costs_little() {
+    let mut shard = Shard::new(1_000);
+    let mut random = SmallRng::seed_from_u64(5);
+    let mut popular = || (20_000_f64).powf(random.random::<f64>()) as u64;
+    shard.replay((0..50_000).map(|_| popular()));
+    let before = shard.replay((0..20_000).map(|_| popular()));
+    shard.replay(100_000..110_000);
+    let after = shard.replay((0..2_000).map(|_| popular()));
+    assert!(after > before - 5.0, "{before:.1} % before it, {after:.1} after");
+}
+
+#[test]
+fn what_is_asked_for_no_more_leaves() {
+    let mut shard = Shard::new(1_000);
+    (0..50).for_each(|_| _ = shard.replay(0..900));
+    let mut random = SmallRng::seed_from_u64(6);
+    shard.replay((0..60_000).map(|_| 10_000 + random.random_range(0..1_500)));
+    let left = (0..900).filter(|key| shard.buckets.contains_key(key)).count();
+    assert!(left < 50, "{left} of 900 stay");
+}
