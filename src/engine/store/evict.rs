@@ -195,10 +195,10 @@ where
             let (table, beside) = locked.parts();
             let Some(room) = &mut beside.room else { break };
             let is_dead = |bucket| {
-                let entry = window::entry_at(table, bucket).filter(|_| may_be_dead);
+                let entry = window::entry_at(table, bucket);
                 entry.is_some_and(|(_, entry)| now.is_dead(entry.deadline))
             };
-            let Some(bucket) = room.choose(table, spared, is_dead) else {
+            let Some(bucket) = room.choose(spared, may_be_dead, is_dead) else {
                 if beside.old.is_none() {
                     break;
                 }

@@ -1,7 +1,7 @@
 //! Who leaves a bounded shard: of some neighbours the one whose next hit costs the most room and time.
 //!
 //! 1. A bucket has a word of two bytes: when its entry was last asked for, and how it was asked for before. A hit
-//!    changes no more than this. A word tells nothing of a bucket that is empty.
+//!    changes no more than this. That of an empty bucket is zero, so who looks for a victim looks at words alone.
 //! 2. Time is counted in what came into the shard, in parts of its size: so nobody reads a clock, a shard at rest
 //!    doesn't age, and shards of all sizes share what they learn.
 //! 3. Nobody is refused: what came last leaves sooner than others, but not before another comes.
@@ -38,7 +38,7 @@ const FARTHEST: usize = 8 * SAMPLE;
 const STANDBY: usize = 2;
 
 /// What is told at a time to those who share the experience.
-const BATCH: usize = 32;
+const BATCH: usize = 64;
 
 /// The policy of one shard, under whose lock it is: for writing where it is `mut`, else for reading.
 pub(super) struct Policy {
@@ -50,7 +50,7 @@ pub(super) struct Policy {
     came: usize,
     /// The bucket that is looked at next.
     cursor: usize,
-    standby: [Option<usize>; STANDBY],
+    standby: [usize; STANDBY],
     /// A state of xorshift, never zero.
     random: u64,
     experience: Arc<Experience>,
@@ -60,21 +60,24 @@ pub(super) struct Policy {
 /// What is known of each bucket of a table.
 pub(super) type Words = Box<[AtomicU16]>;
 
-/// What is in a bucket.
+/// Who is in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    Empty,
+    /// One who would give no room.
+    Useless,
     Dead,
     Live,
 }
 
 /// One who may leave: the least goes first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Candidate {
-    worth: u32,
-    youth: u8,
+    /// Its worth, and then how young it is.
+    rank: u64,
     bucket: usize,
 }
+
+const NOBODY: Candidate = Candidate { rank: u64::MAX, bucket: usize::MAX };
 
 impl Policy {
     /// Of the first shard of a cache. The same seed and the same calls choose the same victims.
@@ -94,7 +97,7 @@ impl Policy {
             clock: 0,
             came: 0,
             cursor: 0,
-            standby: [None; STANDBY],
+            standby: [NOBODY.bucket; STANDBY],
             random: seed | 1,
             experience,
             untold: Vec::new(),
@@ -115,7 +118,7 @@ impl Policy {
     /// The table has so many buckets now. Gives out what was known of the old ones, for [`relocate`](Self::relocate).
     pub(super) fn resize(&mut self, buckets: usize) -> Words {
         self.cursor = 0;
-        self.standby = [None; STANDBY];
+        self.standby = [NOBODY.bucket; STANDBY];
         mem::replace(&mut self.words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
@@ -138,51 +141,89 @@ impl Policy {
         *self.words[bucket].get_mut() = word.0;
     }
 
-    /// What was in this bucket has left, but not to make room. Who doesn't tell of it only teaches less.
+    /// What was in this bucket has left, but not to make room.
     pub(super) fn left(&mut self, bucket: usize) {
         let word = self.current(bucket);
         self.learn(Ending::Loss(word.class(), word.age(self.clock)));
         *self.words[bucket].get_mut() = 0;
     }
 
-    /// Who has to leave; never who is in the bucket `spared`. One who is dead, if there is one nearby.
+    /// Who has to leave; never who is in the bucket `spared`. One who is dead, if there is one nearby. `look` is asked
+    /// of buckets that are not empty.
+    #[inline]
     pub(super) fn victim(
         &mut self,
-        buckets: usize,
         spared: Option<usize>,
         mut look: impl FnMut(usize) -> Look,
     ) -> Option<usize> {
-        let mut least = [None; STANDBY + 1];
-        let standby = self.standby;
-        for bucket in standby.into_iter().flatten().filter(|bucket| Some(*bucket) != spared) {
-            match look(bucket) {
-                Look::Empty => {}
-                Look::Dead => return Some(bucket),
-                Look::Live => insert(&mut least, self.candidate(bucket)),
+        let mut least = [NOBODY; STANDBY + 1];
+        for bucket in self.standby {
+            if self.words.get_mut(bucket).is_some_and(|word| *word.get_mut() != 0)
+                && self.consider(bucket, spared, &mut look, &mut least)
+            {
+                return Some(bucket);
             }
         }
-        let mut seen = 0;
-        for steps in 0..buckets.min(self.words.len()) {
-            if seen == SAMPLE || steps >= FARTHEST && least[0].is_some() {
-                break;
-            }
-            let bucket = self.cursor;
-            self.cursor = (bucket + 1) % self.words.len();
-            if Some(bucket) == spared || standby.contains(&Some(bucket)) {
-                continue;
-            }
-            match look(bucket) {
-                Look::Empty => {}
-                Look::Dead => return Some(bucket),
-                Look::Live => {
-                    seen += 1;
-                    insert(&mut least, self.candidate(bucket));
+        let (mut seen, mut steps) = (0, 0);
+        while seen < SAMPLE && steps < self.words.len() && (steps < FARTHEST || least[0] == NOBODY)
+        {
+            let (sample, count, end) = self.sample(SAMPLE - seen);
+            for &bucket in &sample[..count] {
+                if self.consider(bucket as usize, spared, &mut look, &mut least) {
+                    return Some(bucket as usize);
                 }
             }
+            seen += count;
+            steps += end - self.cursor;
+            self.cursor = if end == self.words.len() { 0 } else { end };
         }
-        let [first, rest @ ..] = least.map(|least| least.map(|candidate| candidate.bucket));
+        let [first, rest @ ..] = least.map(|candidate| candidate.bucket);
         self.standby = rest;
-        first
+        (least[0] != NOBODY).then_some(first)
+    }
+
+    /// The next buckets that are not empty, at most so many, how many there are, and where it stopped. Nothing here
+    /// branches on what is there: nobody can guess that.
+    #[inline]
+    fn sample(&mut self, most: usize) -> ([u32; SAMPLE + 1], usize, usize) {
+        let mut sample = [0; SAMPLE + 1];
+        let (mut count, mut end) = (0, self.cursor);
+        for word in &mut self.words[self.cursor..] {
+            if count == most || end == self.cursor + FARTHEST {
+                break;
+            }
+            sample[count] = end as u32;
+            count += usize::from(*word.get_mut() != 0);
+            end += 1;
+        }
+        (sample, count, end)
+    }
+
+    /// Puts who is in this bucket among the least, if it may leave and belongs there; tells whether it is dead.
+    #[inline]
+    fn consider(
+        &mut self,
+        bucket: usize,
+        spared: Option<usize>,
+        look: &mut impl FnMut(usize) -> Look,
+        least: &mut [Candidate; STANDBY + 1],
+    ) -> bool {
+        if Some(bucket) == spared {
+            return false;
+        }
+        match look(bucket) {
+            Look::Useless => return false,
+            Look::Dead => return true,
+            Look::Live => {}
+        }
+        let word = self.current(bucket);
+        let elapsed = word.elapsed(self.clock);
+        let worth = self.experience.worth(word.class(), word.age(self.clock));
+        let rank = u64::from(worth) << 8 | u64::from(u8::MAX - elapsed);
+        if rank < least[STANDBY].rank {
+            insert(least, Candidate { rank, bucket });
+        }
+        false
     }
 
     /// The victim, whose key has this hash, was alive and has left; there were `len` with it.
@@ -199,27 +240,26 @@ impl Policy {
     }
 
     /// What is allocated for this shard.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
             + self.ghosts.bytes()
             + self.untold.capacity() * size_of::<Ending>()
     }
 
-    fn candidate(&mut self, bucket: usize) -> Candidate {
-        let word = self.current(bucket);
-        let age = word.age(self.clock);
-        let worth = self.experience.worth(word.class(), age);
-        Candidate { worth, youth: OLDEST - word.elapsed(self.clock).min(OLDEST), bucket }
-    }
-
     /// The word of this bucket, once what was hit since it was last looked at is learnt from.
+    #[inline]
     fn current(&mut self, bucket: usize) -> Word {
         let word = Word(*self.words[bucket].get_mut());
+        if word.gap().is_none() && word.elapsed(self.clock) <= OLDEST {
+            return word;
+        }
         let current = self.learn_hit(word).not_older(self.clock);
         *self.words[bucket].get_mut() = current.0;
         current
     }
 
+    #[cold]
     fn learn_hit(&mut self, word: Word) -> Word {
         let Some(gap) = word.gap() else { return word };
         self.learn(Ending::Hit(word.class(), gap));
@@ -240,12 +280,10 @@ impl Policy {
 }
 
 /// Puts one in its order among the least; the greatest falls out.
-fn insert(least: &mut [Option<Candidate>], mut candidate: Candidate) {
+fn insert(least: &mut [Candidate], mut candidate: Candidate) {
     for place in least {
-        match place {
-            None => return *place = Some(candidate),
-            Some(other) if candidate < *other => mem::swap(other, &mut candidate),
-            Some(_) => {}
+        if candidate.rank < place.rank {
+            mem::swap(place, &mut candidate);
         }
     }
 }

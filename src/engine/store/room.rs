@@ -1,10 +1,7 @@
 //! What a shard of a bounded store keeps of its entries, by the bucket that each is in: who is worth keeping, and what
 //! each weighs.
 
-use super::{
-    policy::{Look, Policy, Words},
-    window::{self, Table},
-};
+use super::policy::{Look, Policy, Words};
 
 pub(super) struct Room {
     policy: Policy,
@@ -93,23 +90,25 @@ impl Room {
     }
 
     /// Chooses who leaves: something dead where `is_dead` finds it, and nothing that gives no room.
-    pub(super) fn choose<K, V>(
+    #[inline]
+    pub(super) fn choose(
         &mut self,
-        table: &Table<K, V>,
         spared: Option<usize>,
-        mut is_dead: impl FnMut(usize) -> bool,
+        may_be_dead: bool,
+        is_dead: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let weights = self.weights.as_deref();
-        self.policy.victim(table.buckets(), spared, |bucket| {
-            if !window::is_full(table, bucket) {
-                Look::Empty
-            } else if is_dead(bucket) {
-                Look::Dead
-            } else if weights.is_some_and(|weights| weights[bucket] == 0) {
-                Look::Empty
-            } else {
-                Look::Live
-            }
-        })
+        let Self { policy, weights, .. } = self;
+        match weights {
+            // Where nobody is dead and all weigh the same, the entries are not looked at.
+            None if !may_be_dead => policy.victim(spared, |_| Look::Live),
+            weights => policy.victim(spared, |bucket| {
+                let weighs = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
+                match () {
+                    () if may_be_dead && is_dead(bucket) => Look::Dead,
+                    () if weighs() => Look::Live,
+                    () => Look::Useless,
+                }
+            }),
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! What is known of an entry, in 16 bits: from the lowest, the gap before a hit that nobody has learnt from yet, its
-//! class, and when it was last asked for.
+//! class, and when it was last asked for. All are zero where there is no entry.
 //!
 //! Ages and gaps are logarithmic, two steps to each doubling.
 
@@ -20,6 +20,7 @@ const LEVELS: u8 = 7;
 /// What is older counts as this old, so that the clock can go round without making it young.
 pub(super) const OLDEST: u8 = 224;
 
+/// Of an entry. Its class is kept as one more than it is, so that it is not zero.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word(pub(super) u16);
 
@@ -30,32 +31,38 @@ impl Word {
     }
 
     pub(super) fn new(asked: u8, class: u8) -> Self {
-        Self(u16::from(asked) << 8 | u16::from(class) << 4)
+        Self(u16::from(asked) << 8 | u16::from(class + 1) << 4)
     }
 
+    #[inline]
     pub(super) fn class(self) -> u8 {
-        (self.0 >> 4 & 15) as u8
+        (self.0 >> 4 & 15) as u8 - 1
     }
 
+    #[inline]
     pub(super) fn asked(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
     /// In parts of the clock.
+    #[inline]
     pub(super) fn elapsed(self, clock: u8) -> u8 {
         clock.wrapping_sub(self.asked())
     }
 
+    #[inline]
     pub(super) fn age(self, clock: u8) -> u8 {
-        age(self.elapsed(clock))
+        AGE_OF[usize::from(self.elapsed(clock))]
     }
 
     /// How long before its last hits it had not been asked for; none where there was no hit since this was learnt.
+    #[inline]
     pub(super) fn gap(self) -> Option<u8> {
         (self.0 as u8 & 15).checked_sub(1)
     }
 
     /// Asked for, now. Of many hits before the next look the gap of the first counts: those of a burst say nothing new.
+    #[inline]
     pub(super) fn touched(self, clock: u8) -> Self {
         let gap = match self.0 & 15 {
             0 => u16::from(self.age(clock)) + 1,
@@ -83,13 +90,25 @@ impl Word {
     }
 }
 
-fn age(elapsed: u8) -> u8 {
+/// [`age`] of each time that may have passed.
+static AGE_OF: [u8; 256] = {
+    let mut ages = [0; 256];
+    let mut elapsed = 0;
+    while elapsed < 256 {
+        ages[elapsed] = age(elapsed as u8);
+        elapsed += 1;
+    }
+    ages
+};
+
+const fn age(elapsed: u8) -> u8 {
     if elapsed < 4 {
         return elapsed;
     }
     let doublings = elapsed.ilog2() as u8;
     let upper_half = elapsed >> (doublings - 1) & 1;
-    (2 * doublings + upper_half).min(AGES as u8 - 1)
+    let age = 2 * doublings + upper_half;
+    if age < AGES as u8 { age } else { AGES as u8 - 1 }
 }
 
 #[cfg(test)]
