@@ -199,6 +199,7 @@ impl Policy {
     }
 
     /// What is allocated for this shard.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
             + self.ghosts.bytes()

@@ -51,6 +51,7 @@ impl Ghosts {
         self.0[place.set].iter().any(|ghost| place.is(*ghost))
     }
 
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
