@@ -1,0 +1,63 @@
+//! The field, each driven through its public API.
+
+use moka::policy::EvictionPolicy;
+
+use crate::{replay::Subject, traces::Request};
+
+/// moka as it comes: TinyLFU.
+pub(crate) struct Moka(moka::future::Cache<u32, u32>);
+
+impl Subject for Moka {
+    fn new(room: usize) -> Self {
+        Self(moka::future::Cache::new(room as u64))
+    }
+
+    async fn get(&mut self, key: u32) -> Option<u32> {
+        self.0.get(&key).await
+    }
+
+    async fn set(&mut self, request: &Request, deadline: u32) {
+        self.0.insert(request.key, deadline).await;
+    }
+
+    async fn settle(&mut self) {
+        self.0.run_pending_tasks().await;
+    }
+}
+
+pub(crate) struct MokaLru(Moka);
+
+impl Subject for MokaLru {
+    fn new(room: usize) -> Self {
+        let builder = moka::future::Cache::builder().max_capacity(room as u64);
+        Self(Moka(builder.eviction_policy(EvictionPolicy::lru()).build()))
+    }
+
+    async fn get(&mut self, key: u32) -> Option<u32> {
+        self.0.get(key).await
+    }
+
+    async fn set(&mut self, request: &Request, deadline: u32) {
+        self.0.set(request, deadline).await;
+    }
+
+    async fn settle(&mut self) {
+        self.0.settle().await;
+    }
+}
+
+pub(crate) struct QuickCache(quick_cache::sync::Cache<u32, u32>);
+
+impl Subject for QuickCache {
+    fn new(room: usize) -> Self {
+        Self(quick_cache::sync::Cache::new(room))
+    }
+
+    async fn get(&mut self, key: u32) -> Option<u32> {
+        self.0.get(&key)
+    }
+
+    async fn set(&mut self, request: &Request, deadline: u32) {
+        self.0.insert(request.key, deadline);
+    }
+}
