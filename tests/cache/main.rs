@@ -8,6 +8,7 @@ mod log;
 mod sequences;
 
 mod bounds;
+mod bounds_model;
 mod causes;
 mod contract;
 mod fairness;
