@@ -1,6 +1,13 @@
 //! Caches that are full: hits, one in and one out, and what is asked for mostly.
 
-use std::{hint::black_box, sync::Arc, time::Duration};
+use std::{
+    hint::black_box,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -60,7 +67,63 @@ pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
             row(&mut page, &name, &figures);
         }
     }
+    if asked.is_empty() || asked.iter().any(|word| "full: beside a storm".contains(word)) {
+        page += &beside_a_storm(quick).await;
+    }
     page
+}
+
+/// How long a look-up takes while another task writes what is new, one after the other.
+async fn beside_a_storm(quick: bool) -> String {
+    let mut page = String::from(
+        "\nA million entries, one task that only writes what is new, and one that only reads: how long its look-ups \
+         take. The last row has nobody who writes.\n\n",
+    );
+    head(&mut page, "", &["p50", "p99", "p99.9", "p99.99", "worst"]);
+    let entries = if quick { 10_000 } else { 1_000_000 };
+    let keys = keys(KEYS_AN_ENTRY * entries);
+    let cache =
+        filled(Fleeting(fleeting::Cache::builder().max_entries(entries).build()), &keys).await;
+    let quick_cache = QuickCache(Arc::new(quick_cache::sync::Cache::new(entries)));
+    let quick_cache = filled(quick_cache, &keys).await;
+    let rows = [
+        ("fleeting", waits(&cache, &keys, quick, true).await),
+        ("quick_cache", waits(&quick_cache, &keys, quick, true).await),
+        ("fleeting, at rest", waits(&cache, &keys, quick, false).await),
+    ];
+    for (name, mut waits) in rows {
+        waits.sort_unstable();
+        let at = |share: f64| waits[(share * (waits.len() - 1) as f64) as usize] as f64 / 1e3;
+        let figures = [0.5, 0.99, 0.999, 0.9999, 1.0].map(|share| format!("{:.2} µs", at(share)));
+        page += &format!("| {name} | {} |\n", figures.join(" | "));
+    }
+    page
+}
+
+async fn waits<S: Subject>(subject: &S, keys: &Keys, quick: bool, storm: bool) -> Vec<u64> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let (subject, keys, stop) = (subject.clone(), keys.clone(), stop.clone());
+        async move {
+            let value = Arc::new(1);
+            for key in keys.iter().cycle() {
+                if !storm || stop.load(Relaxed) {
+                    break;
+                }
+                subject.set_ex(key.clone(), value.clone(), TTL).await;
+            }
+        }
+    });
+    let calls = uniform(keys.len(), if quick { 20_000 } else { 2_000_000 });
+    let mut waits = Vec::with_capacity(calls.len());
+    for &call in calls.iter() {
+        let begin = Instant::now();
+        black_box(subject.get(&keys[call as usize]).await);
+        waits.push(begin.elapsed().as_nanos() as u64);
+    }
+    stop.store(true, Relaxed);
+    writer.await.expect("no subject panics");
+    waits
 }
 
 fn rows(entries: usize, asked: &[String]) -> Vec<Row> {

@@ -1,5 +1,5 @@
 //! Bytes an entry, counted by the allocator: `cargo bench --bench bytes` writes docs/bytes.md;
-//! `cargo bench --bench bytes -- index` prints what the sweeper's index takes, and no more.
+//! `cargo bench --bench bytes -- index` prints what the sweeper's index takes, and no more; `-- bound` what a bound does.
 //!
 //! Apart from `peers`: an allocator that counts would slow those figures.
 
@@ -28,6 +28,10 @@ fn main() {
     let index = runtime.block_on(index());
     if std::env::args().any(|word| word == "index") {
         return println!("{index}");
+    }
+    let bound = runtime.block_on(bound());
+    if std::env::args().any(|word| word == "bound") {
+        return println!("{bound}");
     }
     let mut page = String::from(
         "# Bytes an entry\n\n\
@@ -68,6 +72,8 @@ fn main() {
     }
     page += "\n";
     page += &index;
+    page += "\n";
+    page += &bound;
     println!("{page}");
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     std::fs::create_dir_all(docs).expect("docs/ can be made");
@@ -99,6 +105,37 @@ async fn index() -> String {
             each(cache - map - empty),
         )
         .expect("a string takes all");
+    }
+    page
+}
+
+/// What an entry takes of what a bounded cache knows of its entries, and of those that left.
+async fn bound() -> String {
+    let mut page = String::from(
+        "## What a bound takes\n\n\
+         `u64` keys and values. A cache with `max_entries` into which four times as many were written, beside one \
+         without a bound that holds as many; each in bytes an entry.\n\n\
+         | entries | no bound | bounded | difference |\n| --- | --- | --- | --- |\n",
+    );
+    for entries in [1_000, 10_000, 100_000, 1_000_000, 1_800_000] {
+        let mut figures = [0.0; 2];
+        for (figure, is_bounded) in figures.iter_mut().zip([false, true]) {
+            let builder = Cache::builder().shards(16);
+            let builder = if is_bounded { builder.max_entries(entries) } else { builder };
+            let cache: Cache<u64, u64> = builder.build();
+            let empty = MEMORY.allocated();
+            let all = if is_bounded { 4 * entries } else { entries };
+            for i in 0..all as u64 {
+                cache.set(i, i).await;
+            }
+            assert_eq!(cache.len(), entries);
+            *figure = (MEMORY.allocated() - empty) as f64 / entries as f64;
+            drop(cache);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let [free, bounded] = figures;
+        writeln!(page, "| {entries} | {free:.1} | {bounded:.1} | {:.1} |", bounded - free)
+            .expect("a string takes all");
     }
     page
 }
