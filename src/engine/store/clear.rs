@@ -20,7 +20,7 @@ use crate::engine::{
 };
 
 /// How many buckets are cleared under one lock.
-const CLEARED_AT_ONCE: usize = 4 * WINDOW;
+const CLEARED_AT_ONCE: usize = 8 * WINDOW;
 
 /// How far one shard is cleared.
 pub(crate) struct ClearPass {

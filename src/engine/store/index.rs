@@ -1,14 +1,15 @@
 //! Which windows of a shard a sweep must look at.
 //!
-//! For each window the index has a moment before which nothing in it dies, in 32 bits, and for each group of windows
+//! For each window the index has a moment before which nothing in it dies, in 16 bits, and for each group of windows
 //! the soonest of theirs. So a sweep touches only what holds something dead, and a million live entries cost it next
 //! to nothing. What the index says may be too early, never too late:
 //!
 //! 1. A write notes its deadline; a deadline that moves away or leaves is not unnoted.
 //! 2. Who has looked at a window tells what is left in it.
 //! 3. Where entries move, nothing dies before what was the soonest of all.
-//! 4. A moment counts from a base in milliseconds, rounded down. What is too far for 32 bits is looked at too early;
-//!    and long before the present is too far, the base is moved.
+//! 4. A moment counts from a base in milliseconds, rounded down to twelve bits: the farther it is, the coarser. So what
+//!    is far is looked at too early, once or twice. The base follows the present, which is never coarse by more than
+//!    some milliseconds.
 
 use super::window::{Table, WINDOW};
 use crate::engine::clock::{Deadline, Tick};
@@ -19,22 +20,25 @@ const GROUP: usize = 64;
 /// A moment is so many bits coarser than a tick, and so a millisecond.
 const COARSER: u32 = 20;
 
-/// Nothing in it ever dies, as far as is known.
-const NEVER: u32 = u32::MAX;
+/// So many bits of the milliseconds from the base are kept.
+const KEPT: u32 = 12;
 
-/// The latest of all moments, 52 days from the base.
-const FAR: u32 = NEVER - 1;
+/// Nothing in it ever dies, as far as is known.
+const NEVER: u16 = u16::MAX;
+
+/// The latest of all moments, a century from the base.
+const FAR: u16 = NEVER - 1;
 
 /// How far the present may be from the base.
-const BASE_LASTS: u64 = 1 << 31;
+const BASE_LASTS: u64 = 1 << 14;
 
 pub(super) struct Index {
     base: u64,
     /// None before the first entry comes.
-    windows: Vec<u32>,
-    groups: Vec<u32>,
+    windows: Vec<u16>,
+    groups: Vec<u16>,
     /// Not later than any of the groups.
-    soonest: u32,
+    soonest: u16,
 }
 
 impl Index {
@@ -134,17 +138,16 @@ impl Index {
     fn soonest(&self) -> Deadline {
         match self.soonest {
             NEVER => Deadline::PERSISTENT,
-            moment => Tick::from_nanoseconds((self.base + u64::from(moment)) << COARSER).into(),
+            moment => Tick::from_nanoseconds((self.base + decoded(moment)) << COARSER).into(),
         }
     }
 
     #[inline]
-    fn moment(&self, deadline: Deadline) -> u32 {
+    fn moment(&self, deadline: Deadline) -> u16 {
         if deadline.is_persistent() {
             return NEVER;
         }
-        let moment = (deadline.order() >> COARSER).saturating_sub(self.base);
-        moment.min(u64::from(FAR)) as u32
+        coded((deadline.order() >> COARSER).saturating_sub(self.base))
     }
 
     fn rebase(&mut self, now: Tick) {
@@ -153,14 +156,29 @@ impl Index {
             return;
         }
         self.base += ahead;
-        let sooner = |moment: &mut u32| {
+        let sooner = |moment: &mut u16| {
             if *moment != NEVER {
-                *moment = u64::from(*moment).saturating_sub(ahead) as u32;
+                *moment = coded(decoded(*moment).saturating_sub(ahead));
             }
         };
         self.windows.iter_mut().chain(&mut self.groups).for_each(sooner);
         sooner(&mut self.soonest);
     }
+}
+
+/// Milliseconds as a moment: a number of which [`KEPT`] bits are kept, in the order of the numbers.
+#[inline]
+fn coded(number: u64) -> u16 {
+    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(KEPT);
+    let code = (u64::from(dropped) << (KEPT - 1)) + (number >> dropped);
+    code.min(u64::from(FAR)) as u16
+}
+
+/// The least number of this code.
+#[inline]
+fn decoded(moment: u16) -> u64 {
+    let dropped = (u32::from(moment) >> (KEPT - 1)).saturating_sub(1);
+    (u64::from(moment) - (u64::from(dropped) << (KEPT - 1))) << dropped
 }
 
 #[cfg(test)]
@@ -188,8 +206,8 @@ mod tests {
             let mut table = table(random.random_range(1..20_000));
             let mut index = Index::new(&table);
             let mut windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
-            // Milliseconds in some rounds, years in others.
-            let scale = [MILLISECOND, 1_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
+            // Within a step in some rounds, years in others.
+            let scale = [MILLISECOND, 60_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
             let (mut now, mut useless) = (0, 0);
             for _ in 0..400 {
                 match random.random_range(0..10) {
@@ -233,9 +251,26 @@ mod tests {
                 let known = index.learn_soonest();
                 assert!(soonest.is_none_or(|soonest| !known.is_later_than((*soonest).into())));
             }
-            // Where entries moved, or a deadline is too far for 32 bits, it may be too early.
+            // Where entries moved, or a deadline is far, it may be too early.
             assert!(useless < 4_000, "round {round}: {useless} looks for nothing");
         }
+    }
+
+    #[test]
+    fn moments_keep_the_order_and_are_never_late() {
+        let mut random = SmallRng::seed_from_u64(0x5eed_0020);
+        let mut before = 0;
+        for number in 0..100_000 {
+            assert!(coded(number) >= before);
+            before = coded(number);
+        }
+        for _ in 0..100_000 {
+            let number = random.random::<u64>() >> random.random_range(22..64);
+            let least = decoded(coded(number));
+            assert!(least <= number && number - least <= number >> (KEPT - 1), "{number}: {least}");
+            assert_eq!(coded(least), coded(number));
+        }
+        assert_eq!(coded(u64::MAX), FAR);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::engine::sync::atomic::Ordering::Relaxed;
 const SMALL: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
 
 /// How many windows move under one lock. They are a quarter full at most, and so these are 128 entries and some 10 µs.
-const MOVED_AT_ONCE: usize = if cfg!(all(test, shuttle)) { 1 } else { 8 };
+const MOVED_AT_ONCE: usize = if cfg!(all(test, shuttle)) { 1 } else { 16 };
 
 impl<K, V, S> Store<K, V, S>
 where

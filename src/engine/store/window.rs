@@ -28,7 +28,7 @@ use crate::engine::sync::{DashMap, RwLockReadGuard, RwLockWriteGuard};
 pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 
 /// Neighbouring buckets of which it is known together when the soonest of them dies.
-pub(crate) const WINDOW: usize = 64;
+pub(crate) const WINDOW: usize = 32;
 
 /// The shards of a map: each a table, its gate and what else its lock guards, a `B`.
 pub(super) struct Shards<K, V, B, S> {

@@ -109,10 +109,10 @@ async fn run<K, V, S>(
     let mut departures = 0;
     loop {
         if idle_ticks >= TICKS_BEFORE_REST {
-            idle_ticks = match rest(&shared, &publisher, interval.period()).await {
-                true => idle_ticks,
-                false => 0,
-            };
+            // What is due sooner may be far from dead: then there is a tick, and the next rest.
+            if !rest(&shared, &publisher, interval.period()).await {
+                idle_ticks = 0;
+            }
         }
         interval.tick().await;
         let Some(cache) = shared.upgrade() else { return };
@@ -147,7 +147,7 @@ async fn run<K, V, S>(
         }
         let report = sweep.finish(&cache);
         let before = replace(&mut departures, cache.store.counts().departures());
-        let is_idle = report.looked_at == 0 && departures == before;
+        let is_idle = report.looked_at < YIELD_AFTER && departures == before;
         idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
         cuts = if report.out_of_budget { cuts + 1 } else { 0 };
         if cuts == CUTS_BEFORE_WARNING {
@@ -161,8 +161,8 @@ async fn run<K, V, S>(
     }
 }
 
-/// Waits for some ticks, or until somebody writes what dies before they are over. Tells whether they are; and has not
-/// waited where something dies before.
+/// Waits for some ticks, or until somebody writes what dies before they are over; where something does so already, it
+/// doesn't wait. Tells whether nobody has.
 async fn rest<K, V, S>(
     shared: &Weak<SharedState<K, V, S>>,
     publisher: &Publisher<K, V>,
@@ -176,7 +176,7 @@ where
     {
         let Some(cache) = shared.upgrade() else { return true };
         if !cache.store.set_alarm(cache.clock.now().after(rest)) {
-            return false;
+            return true;
         }
     }
     let is_over = tokio::time::timeout(rest, publisher.alarm()).await.is_err();
