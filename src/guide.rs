@@ -65,6 +65,9 @@ pub mod measured {
     #[doc = include_str!("../docs/peers.md")]
     pub mod peers {}
 
+    #[doc = include_str!("../docs/hit-ratio.md")]
+    pub mod hit_ratio {}
+
     #[doc = include_str!("../docs/sweep.md")]
     pub mod sweep {}
 

@@ -29,7 +29,7 @@ const HEAD: &str = "# Hit ratios\n\n\
     nothing of them: what is dead is a miss, and stays until it is written anew or evicted. The optimum is Belady's.\n\n";
 
 pub(crate) fn write(cells: &[Cell]) -> String {
-    let mut page = format!("{HEAD}![hit ratio by room](hit-ratio.svg)\n\n## In sum\n\n");
+    let mut page = format!("{HEAD}## In sum\n\n");
     let moka = NAMES.iter().position(|name| *name == MOKA).expect("it is in the field");
     page += "| | mean | above moka | the worst cell | cells more than 0.5 below |\n\
         | --- | --- | --- | --- | --- |\n";
