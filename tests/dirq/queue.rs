@@ -168,6 +168,34 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
 }
 
 #[tokio::test]
+async fn an_element_that_holds_a_directory_stays_whole() {
+    let (_dir, queue) = queue().await;
+    let name = queue.add(body("x")).await.unwrap();
+    let file = |file: &str| path_of(&queue, &name).join(file);
+    fs::create_dir(file("sub")).unwrap();
+    fs::write(file("sub/data"), "of somebody").unwrap();
+    let before = tree(queue.path());
+    let error = queue.dequeue(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { path } if *path == file("sub")), "{error:?}");
+    assert_eq!(tree(queue.path()), before, "unlocked, and where it was");
+    assert!(queue.lock(&name).await.unwrap());
+    let error = queue.remove(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
+    assert!(file("locked").exists() && file("body").exists());
+    // What others left on its way in or out.
+    for side in ["temporary", "obsolete"] {
+        let element = queue.path().join(side).join("00000000000001");
+        fs::create_dir_all(element.join("sub")).unwrap();
+        fs::write(element.join("body"), "whole").unwrap();
+        make_old(&element, HOUR);
+    }
+    let before = tree(queue.path());
+    let report = queue.purge(Purge::default()).await.unwrap();
+    assert_eq!(report, Default::default());
+    assert_eq!(tree(queue.path()), before);
+}
+
+#[tokio::test]
 async fn a_full_directory_is_followed_by_the_next() {
     let dir = tempdir().unwrap();
     let queue = builder(&dir).max_elements(10).open().await.unwrap();

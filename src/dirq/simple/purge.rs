@@ -15,7 +15,9 @@ impl Simple {
         let mut report = PurgeReport::default();
         if cutoffs.temporary.is_some() || cutoffs.lock.is_some() {
             for directory in self.root.directories()? {
-                self.purge_directory(directory, &cutoffs, &mut report)?;
+                if let Err(error) = self.purge_directory(directory, &cutoffs, &mut report) {
+                    report.fail(error);
+                }
             }
         }
         // Last, as what was purged may have been all that was in a directory.
@@ -34,24 +36,22 @@ impl Simple {
         let listed = self.root.list(directory, |name, _| found.extend(companion_of(name)))?;
         let Some(dir) = listed else { return Ok(()) };
         for (element, companion) in found {
-            let (file, cutoff, removed) = match companion {
-                Companion::Lock => (FileName::lock(element), cutoffs.lock, &mut report.locks),
-                Companion::Temporary => {
-                    (FileName::temporary(element), cutoffs.temporary, &mut report.temporary)
-                }
+            let (file, cutoff) = match companion {
+                Companion::Lock => (FileName::lock(element), cutoffs.lock),
+                Companion::Temporary => (FileName::temporary(element), cutoffs.temporary),
             };
-            let name = file.c_str();
-            let Some(cutoff) = cutoff else { continue };
+            let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
                 Ok(stat) if is_older(&stat, cutoff) => dir.unlink(name),
                 Ok(_) => continue,
                 Err(error) => Err(error),
             };
-            match unlinked {
-                Ok(()) => *removed += 1,
+            match (unlinked, companion) {
+                (Ok(()), Companion::Lock) => report.locks += 1,
+                (Ok(()), Companion::Temporary) => report.temporary += 1,
                 // It is gone, or a directory that only looks like one of these files.
-                Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
-                Err(error) => return Err(Error::io("purge", dir.path_of(name), error)),
+                (Err(Errno::NOENT | Errno::ISDIR | Errno::PERM), _) => {}
+                (Err(error), _) => report.fail(Error::io("purge", dir.path_of(name), error)),
             }
         }
         Ok(())
