@@ -129,6 +129,8 @@ mod trials;
 mod walk;
 mod watch;
 
+#[cfg(test)]
+pub(crate) use self::fs::faults;
 pub use self::{
     element::{Element, Value},
     error::Error,

@@ -126,7 +126,8 @@ impl Writer {
         let (written, result) = self.queue.add(&batch).await;
         let (gone, transition) = {
             let mut backlog = self.backlog();
-            (backlog.remove_written(written), backlog.record_try(&result))
+            let gone = backlog.remove_written(written);
+            (gone, backlog.record_try(batch.len(), written, &result))
         };
         drop(gone);
         let queue = self.queue.path().display();
@@ -134,6 +135,10 @@ impl Writer {
             (Some(Transition::Stalled), Err(error)) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(%queue, error, "the spool can't write, and holds events back");
+            }
+            (Some(Transition::Unsynced), Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%queue, error, "what the spool writes may not survive a crash of the machine");
             }
             (Some(Transition::Recovered(stalled)), _) => {
                 tracing::info!(%queue, ?stalled, "the spool writes again");
@@ -149,5 +154,42 @@ impl Writer {
 
     fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().expect("no user code runs under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::dirq::{
+        QueueSimple,
+        faults::{Fate, with},
+    };
+
+    /// A disk that takes all and syncs nothing must not get it again and again.
+    #[tokio::test]
+    async fn what_is_not_synced_is_not_written_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = QueueSimple::builder(folder.path()).sync(true).open().await.unwrap();
+        let writer = Writer::new(queue.clone().into());
+        let write = |events: usize, syncs: bool| {
+            for _ in 0..events {
+                writer.backlog().push(Record::sample());
+            }
+            let plan = move |what: &'static str| match what == "sync a directory" && !syncs {
+                true => Fate::Refused(Errno::IO),
+                false => Fate::Made,
+            };
+            with(plan, || writer.write_batch().now_or_never().expect("it is done in place"));
+            writer.stats()
+        };
+        let stats = write(3, false);
+        assert_eq!((stats.written, stats.unsynced, stats.failures), (3, 3, 1));
+        assert_eq!((stats.in_hand, stats.stalled), (0, None), "nothing is left to write");
+        let stats = write(2, true);
+        assert_eq!((stats.written, stats.unsynced, stats.failures), (5, 3, 1));
+        assert_eq!(queue.count().await.unwrap(), 5);
     }
 }
