@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use tokio::sync::Notify;
 
-use super::entries::Entries;
+use super::{entries::Entries, retries::Retries};
 use crate::engine::{
     clock::{Clock, Tick},
     sync::Mutex,
@@ -22,9 +22,9 @@ pub(super) struct SharedState<K, V> {
 }
 
 impl<K, V> SharedState<K, V> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(retries: Retries) -> Self {
         Self {
-            entries: Mutex::new(Entries::new()),
+            entries: Mutex::new(Entries::new(retries, rand::make_rng())),
             clock: Clock::new(),
             waiters: tokio::sync::Mutex::new(()),
             sooner: Notify::new(),
