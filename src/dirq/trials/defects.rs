@@ -13,24 +13,6 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("it is there").mode() & 0o777
 }
 
-/// Does `work`, and `meanwhile` before the first call of this name.
-fn before<R>(
-    call: &'static str,
-    meanwhile: impl FnOnce() + 'static,
-    work: impl FnOnce() -> R,
-) -> R {
-    let mut meanwhile = Some(meanwhile);
-    let plan = move |what: &'static str| {
-        if what == call
-            && let Some(meanwhile) = meanwhile.take()
-        {
-            meanwhile();
-        }
-        Fate::Made
-    };
-    with(plan, work)
-}
-
 /// With a quota, or over a network, only the close of a file may tell that it was not written.
 #[tokio::test]
 async fn an_element_whose_close_fails_is_not_added() {
@@ -149,23 +131,37 @@ async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
     let name = process.add("x").expect("nothing fails");
     let element = process.path().join(name.to_string());
     let moved = process.path().join("obsolete/00000000000001");
-    let remover = {
-        let (element, moved) = (element.clone(), moved.clone());
-        move || {
-            fs::create_dir(element.join("locked")).expect("nobody has it locked");
-            fs::rename(&element, &moved).expect("it can be moved");
-            for file in ["body", "more"] {
-                fs::remove_file(moved.join(file)).expect("it is there");
+    let [begins, goes_on] = [
+        Box::new({
+            let moved = moved.clone();
+            move || {
+                fs::create_dir(element.join("locked")).expect("nobody has it locked");
+                fs::rename(&element, &moved).expect("it can be moved");
+                for file in ["body", "more"] {
+                    fs::remove_file(moved.join(file)).expect("it is there");
+                }
+                fs::remove_dir(moved.join("locked")).expect("it is there");
             }
-            fs::remove_dir(moved.join("locked")).expect("it is there");
+        }) as Box<dyn FnOnce()>,
+        Box::new({
+            let moved = moved.clone();
+            move || drop(fs::remove_dir(moved).expect_err("it is locked once more"))
+        }),
+    ];
+    let mut remover = vec![("stat", goes_on), ("mkdir", begins)];
+    let plan = move |what: &'static str| {
+        // What comes before the lock is made is not its business.
+        if remover.last().is_some_and(|(call, _)| *call == what)
+            && let Some((_, step)) = remover.pop()
+        {
+            step();
         }
+        Fate::Made
     };
-    let locked = before("mkdir", remover, || process.lock(&name));
+    let locked = with(plan, || process.lock(&name));
     assert!(!locked.expect("to be late is no error"));
-    if fs::remove_dir(&moved).is_err() {
-        fs::remove_dir(moved.join("locked")).expect("what makes it full is a lock");
-        fs::remove_dir(&moved).expect("it is empty");
-    }
+    fs::remove_dir(moved.join("locked")).expect("what makes it full is a lock");
+    fs::remove_dir(&moved).expect("it is empty");
 }
 
 /// Others may write to the queue's directory, and put a link in the place of what was made there.

@@ -151,6 +151,11 @@ fn try_it(
             false
         }
     };
+    if let Answer::Added(false) = answer {
+        let files = tree(other.path()).into_iter().filter(|path| path.is_file());
+        let own = if setting.normal { 2 } else { 1 };
+        assert_eq!(files.count(), own, "{context}: something is left behind");
+    }
     if locked {
         assert!(!other.lock(&name).expect(&context), "{context}: it is not locked");
         other.unlock(&name).expect(&context);
