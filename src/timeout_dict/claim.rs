@@ -129,7 +129,6 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Claim<K, V> {
         f.debug_struct("Claim")
             .field("key", self.key())
             .field("value", self.value())
-            .field("attempts", &self.attempts())
             .finish_non_exhaustive()
     }
 }
