@@ -97,19 +97,23 @@ pub enum Error {
     },
 
     /// The file of a `string` or `table` is not UTF-8.
-    #[error("the field {field:?} is not UTF-8")]
+    #[error("the field {field:?} in {} is not UTF-8", path.display())]
     NotUtf8 {
         /// The field.
         field: String,
+        /// The element's directory.
+        path: PathBuf,
         /// Where it ends to be UTF-8.
         source: Utf8Error,
     },
 
     /// A line of a table's file is not a key, a tabulator and a value.
-    #[error("line {line} of the table {field:?} is not a key, a tabulator and a value")]
+    #[error("line {line} of the table {field:?} in {} is not a key, a tabulator and a value", path.display())]
     InvalidTable {
         /// The field.
         field: String,
+        /// The element's directory.
+        path: PathBuf,
         /// The line, from 1.
         line: usize,
     },

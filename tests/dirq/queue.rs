@@ -143,7 +143,7 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
     fs::write(file("header"), "no tabulator\n").unwrap();
     let error = queue.get_element(&name).await.unwrap_err();
     assert!(
-        matches!(&error, Error::InvalidTable { field, line: 1 } if field == "header"),
+        matches!(&error, Error::InvalidTable { field, line: 1, .. } if field == "header"),
         "{error:?}"
     );
     fs::remove_file(file("header")).unwrap();

@@ -258,6 +258,7 @@ fn what_can_not_be_read_is_passed_over_and_told_once() {
     assert_eq!(bodies, ["b", "d"]);
     let said = String::from_utf8_lossy(&drained.stderr).into_owned();
     assert!(said.contains("is not UTF-8") && said.contains("is no part of a queue"), "{said}");
+    assert!([0, 2].iter().all(|&index| said.contains(name(&added[index]))), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     let converted = output(&[option, schema, "convert", &queue, &moved], "");
     assert_eq!((converted.status.code(), lines(&converted).len()), (Some(1), 0));
