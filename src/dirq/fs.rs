@@ -24,7 +24,7 @@ use self::{call::call, make_dir::make_dir_at};
 pub(super) use self::{
     dir::{Dir, OpenFor},
     rename::rename_to_free_name,
-    stat::{id, is_file, modified},
+    stat::{id, is_directory, is_file, modified},
 };
 
 /// A new directory, with the mode that it gets under this umask, or under that of the process.

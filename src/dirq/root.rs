@@ -19,7 +19,7 @@ use super::{
     Error, Name,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Mode, id, is_in_memory, make_dir, stat},
+    fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
     name_generator::NameGenerator,
     retry::RetryBudget,
 };
@@ -57,7 +57,7 @@ impl Options {
         let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
         make_all(&path, umask)?;
         let at_path = stat(&path).map_err(Error::on("open", || &path))?;
-        if FileType::from_raw_mode(at_path.st_mode) != FileType::Directory {
+        if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
         let root = Root {

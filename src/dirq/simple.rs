@@ -40,8 +40,17 @@ use super::{
 /// let mut names = queue.names();
 /// while let Some(name) = names.next().await.transpose()? {
 ///     if queue.lock(&name).await? {
-///         println!("{name} holds {:?}", queue.get(&name).await?);
-///         queue.remove(&name).await?;
+///         match queue.get(&name).await {
+///             Ok(body) => {
+///                 println!("{name} holds {body:?}");
+///                 queue.remove(&name).await?;
+///             }
+///             // It stays, and is in nobody's way.
+///             Err(error) => {
+///                 eprintln!("{error}");
+///                 queue.unlock(&name).await?;
+///             }
+///         }
 ///     }
 /// }
 /// assert_eq!(queue.count().await?, 0);

@@ -251,6 +251,26 @@ async fn a_lease_that_is_over_brings_the_entry_back_at_once_whatever_its_claim_d
 }
 
 #[test]
+fn a_claim_may_be_dropped_where_there_is_no_runtime() {
+    for paused in [false, true] {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_time().start_paused(paused).build().unwrap()
+        };
+        let first = runtime();
+        let (dict, [here, there]) = first.block_on(async {
+            let dict = due(1, &["a", "b"]).await;
+            let claims = dict.claim_expired(9, SECOND).await;
+            (dict, <[_; 2]>::try_from(claims).unwrap())
+        });
+        drop(here);
+        drop(first);
+        std::thread::spawn(move || drop(there)).join().unwrap();
+        assert_eq!(runtime().block_on(dict.take_dead(9)), [("a", 0), ("b", 1)]);
+    }
+}
+
+#[test]
 fn settings_are_checked() {
     let builder = Dict::builder;
     for (set, said) in [

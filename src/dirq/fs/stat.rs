@@ -6,6 +6,10 @@ pub(in crate::dirq) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
+pub(in crate::dirq) fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
 /// Device and inode.
 // The fields' types differ between systems.
 #[allow(clippy::unnecessary_cast)]

@@ -11,7 +11,7 @@ use super::layout::{LOCKED, Normal, OBSOLETE, OpenElement};
 use crate::dirq::{
     Error, Name,
     file_name::FileName,
-    fs::{Dir, FileType, OpenFor},
+    fs::{Dir, FileType, OpenFor, is_directory},
     retry::RetryBudget,
     root::Opener,
     schema::is_field_name,
@@ -126,9 +126,7 @@ impl Contents {
         // Some file systems don't tell types in a list.
         for file in unknown {
             match element.stat(&file) {
-                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
-                    found.directory = Some(file);
-                }
+                Ok(stat) if is_directory(&stat) => found.directory = Some(file),
                 Ok(_) => found.files.push(file),
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),

@@ -6,6 +6,7 @@ use super::layout::{Companion, Simple, companion_of};
 use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
+    fs::is_directory,
     purge::{Cutoffs, is_older, remove_empty_directories},
 };
 
@@ -42,15 +43,16 @@ impl Simple {
             };
             let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
-                Ok(stat) if is_older(&stat, cutoff) => dir.unlink(name),
+                // A directory only looks like one of these files.
+                Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
                 Ok(_) => continue,
                 Err(error) => Err(error),
             };
             match (unlinked, companion) {
                 (Ok(()), Companion::Lock) => report.locks += 1,
                 (Ok(()), Companion::Temporary) => report.temporary += 1,
-                // It is gone, or a directory that only looks like one of these files.
-                (Err(Errno::NOENT | Errno::ISDIR | Errno::PERM), _) => {}
+                // It is gone.
+                (Err(Errno::NOENT), _) => {}
                 (Err(error), _) => report.fail(Error::io("purge", dir.path_of(name), error)),
             }
         }
