@@ -83,8 +83,7 @@ impl<K, V> Claim<K, V> {
     /// ```
     pub async fn retry_in(mut self, delay: Duration) -> bool {
         coop::proceed().await;
-        self.is_done = true;
-        self.give_back(Some(delay))
+        self.give_back(Some(delay), self.shared.clock.now())
     }
 
     /// Lets the lease be over in `lease` from now, sooner or later than it was; false where the claim is
@@ -103,8 +102,8 @@ impl<K, V> Claim<K, V> {
         self.shared.with(|entries| entries.extend(self.claimed.id, end, now))
     }
 
-    fn give_back(&self, delay: Option<Duration>) -> bool {
-        let now = self.shared.clock.now();
+    pub(super) fn give_back(&mut self, delay: Option<Duration>, now: Tick) -> bool {
+        self.is_done = true;
         self.shared.with(|entries| entries.give_back(self.claimed.id, delay, now))
     }
 
@@ -119,7 +118,7 @@ impl<K, V> Claim<K, V> {
 impl<K, V> Drop for Claim<K, V> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.give_back(None);
+            self.give_back(None, self.shared.clock.now());
         }
     }
 }
