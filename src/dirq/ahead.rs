@@ -68,25 +68,28 @@ impl<T: Send + 'static> Ahead<T> {
         (names, locks)
     }
 
-    /// Puts some in where there are none.
+    /// Puts some in where there are none. Where they may be many, those that nobody asks for are given back in time.
     ///
     /// # Panics
     ///
-    /// On a runtime without time, where more than one is put in.
-    pub(super) fn put(&self, locks: VecDeque<Result<Lock<T>, Error>>) {
+    /// On a runtime without time, where they may be many.
+    pub(super) fn put(&self, locks: VecDeque<Result<Lock<T>, Error>>, may_be_many: bool) {
         let filled = Instant::now();
+        // Made for one as well, so that it panics at the first or never.
+        let sleep = may_be_many.then(|| sleep_until(filled + Self::STALE));
         // The first is asked for now.
-        let wants_keeper = locks.len() > 1;
+        let sleep = sleep.filter(|_| locks.len() > 1);
         let is_kept = {
             let mut state = lock(&self.0);
             (state.locks, state.filled) = (locks, filled);
             let is_kept = state.is_kept;
-            state.is_kept |= wants_keeper;
+            state.is_kept |= sleep.is_some();
             is_kept
         };
-        if wants_keeper && !is_kept {
-            let sleep = Box::pin(sleep_until(filled + Self::STALE));
-            tokio::spawn(keep(Arc::downgrade(&self.0), sleep));
+        if let Some(sleep) = sleep
+            && !is_kept
+        {
+            tokio::spawn(keep(Arc::downgrade(&self.0), Box::pin(sleep)));
         }
     }
 }

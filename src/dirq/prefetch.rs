@@ -144,7 +144,7 @@ impl<T: Send + 'static> Prefetch<T> {
         self.ended = cursor.is_none();
         (self.cursor, self.is_long) = (cursor, is_long);
         self.filled = Instant::now();
-        self.ahead.put(ahead);
+        self.ahead.put(ahead, !self.queue.root().in_memory());
     }
 }
 

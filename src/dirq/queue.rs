@@ -86,7 +86,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Panics
     ///
-    /// On a runtime without time, on a disk.
+    /// On a runtime without time, unless the queue is in memory.
     ///
     /// # Examples
     ///

@@ -244,6 +244,21 @@ fn a_lock_may_outlive_its_runtime() {
     assert!(!is_locked(&queue, &name));
 }
 
+#[test]
+fn what_is_locked_ahead_needs_a_clock() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let (_dir, queue) = queue().await;
+        queue.add("x").await.unwrap();
+        let mut jobs = queue.locked();
+        let next = std::panic::AssertUnwindSafe(jobs.next()).catch_unwind().await;
+        assert_eq!(next.is_err(), !IN_MEMORY, "the docs say where it panics");
+        drop(next);
+        drop(jobs);
+        assert!(all(queue.names()).await.iter().all(|name| !is_locked(&queue, name)));
+    });
+}
+
 /// On a runtime with one thread for the disk, which so does one call after another.
 fn one_by_one(test: impl Future<Output = ()>) {
     let runtime =
