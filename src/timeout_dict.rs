@@ -164,7 +164,8 @@ where
     }
 
     /// Lets the entry of `key` be due in `ttl` from now, also where it is due already; false where there is
-    /// none, or it is dead. A claim on it is void. What failed before still counts.
+    /// none, or it is dead. A claim on it is void, and has failed: where it was the last that there may be, the entry is
+    /// dead, and not due. What failed before still counts.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         K: Borrow<Q>,
@@ -175,8 +176,8 @@ where
         self.set_deadline(key, now.after(ttl), now).is_some()
     }
 
-    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays, and a claim
-    /// on it is void.
+    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays. A claim on it is void,
+    /// and has failed, as by [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,

@@ -162,6 +162,13 @@ impl<K, V> Entries<K, V> {
         if matches!(queued_in, QueuedIn::Dead) {
             return None;
         }
+        if self.has_failed_for_good(location) {
+            // Its last claim is still out, and void by this.
+            self.dequeue(location);
+            self.bury(location);
+            self.entry_mut(location).claim = 0;
+            return None;
+        }
         self.reschedule(location, deadline);
         Some(old)
     }

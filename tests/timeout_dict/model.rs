@@ -144,6 +144,10 @@ impl Model {
         let set = self.number();
         let entry = self.get(key).filter(|entry| entry.dead.is_none())?;
         entry.claim = None;
+        if entry.attempts >= MAX_ATTEMPTS {
+            self.bury(key);
+            return None;
+        }
         entry.set = set;
         Some(mem::replace(&mut entry.deadline, deadline))
     }

@@ -161,6 +161,26 @@ async fn each_delivery_that_is_not_acked_is_a_failure_and_the_last_is_for_good()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_is_made_void_has_failed() {
+    for lease in [SECOND, Duration::MAX] {
+        let dict = due(2, &["a", "b"]).await;
+        let mut claims = dict.claim_expired(9, lease).await;
+        assert!(dict.set_timeout("a", Duration::ZERO).await);
+        assert!(dict.remove_timeout("b").await);
+        assert!(dict.set_timeout("b", Duration::ZERO).await);
+        claims.extend(dict.claim_expired(9, lease).await);
+        assert_eq!(claims.iter().map(Claim::attempts).collect::<Vec<_>>(), [1, 1, 2, 2]);
+        assert!(!dict.set_timeout("a", Duration::ZERO).await, "it was the last");
+        assert!(!dict.remove_timeout("b").await);
+        assert_eq!((dict.dead_len().await, dict.next_expired().now_or_never()), (2, None));
+        for claim in claims {
+            assert!(!claim.ack().await);
+        }
+        assert_eq!(dict.take_dead(9).await, [("a", 0), ("b", 1)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_dead_come_in_the_order_of_their_deaths() {
     let dict = due(1, &["a", "b", "c", "d"]).await;
     let mut claims = dict.claim_expired(9, 10 * SECOND).await;

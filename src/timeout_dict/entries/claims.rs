@@ -96,7 +96,8 @@ impl<K, V> Entries<K, V> {
         true
     }
 
-    fn has_failed_for_good(&self, location: Location) -> bool {
+    /// Of an entry that is not dead: whether the claim that is out is the last there may be.
+    pub(super) fn has_failed_for_good(&self, location: Location) -> bool {
         self.retries.are_over(self.entry(location).attempts)
     }
 
