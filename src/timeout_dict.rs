@@ -133,7 +133,7 @@ where
     /// An empty dictionary that hashes by `hasher`. Where an attacker chooses keys, std's `RandomState`
     /// resists it better than the default.
     pub fn with_hasher(hasher: S) -> Self {
-        Self { shared: Arc::new(SharedState::new(Retries::DEFAULT)), hasher }
+        Self { shared: Arc::new(SharedState::new(Retries::DEFAULT, None)), hasher }
     }
 
     /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due, dead or not.

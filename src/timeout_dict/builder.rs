@@ -15,6 +15,7 @@ use crate::engine::hasher::DefaultHasher;
 #[must_use = "a builder does nothing until `build`"]
 pub struct TimeoutDictBuilder<K, V, S = DefaultHasher> {
     retries: Retries,
+    seed: Option<u64>,
     hasher: S,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -43,6 +44,7 @@ impl<K, V> TimeoutDict<K, V> {
     pub fn builder() -> TimeoutDictBuilder<K, V> {
         TimeoutDictBuilder {
             retries: Retries::DEFAULT,
+            seed: None,
             hasher: DefaultHasher::default(),
             types: PhantomData,
         }
@@ -78,10 +80,17 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
         self
     }
 
+    /// Makes the jitter repeatable. Defaults to none: it differs each time.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     /// How keys are hashed. Where an attacker chooses them, std's `RandomState` resists it better. Defaults to that of
     /// [`TimeoutDict::new`].
     pub fn hasher<H>(self, hasher: H) -> TimeoutDictBuilder<K, V, H> {
-        TimeoutDictBuilder { retries: self.retries, hasher, types: PhantomData }
+        let Self { retries, seed, .. } = self;
+        TimeoutDictBuilder { retries, seed, hasher, types: PhantomData }
     }
 }
 
@@ -93,7 +102,8 @@ where
 {
     /// An empty dictionary.
     pub fn build(self) -> TimeoutDict<K, V, S> {
-        TimeoutDict { shared: Arc::new(SharedState::new(self.retries)), hasher: self.hasher }
+        let shared = Arc::new(SharedState::new(self.retries, self.seed));
+        TimeoutDict { shared, hasher: self.hasher }
     }
 }
 

@@ -25,7 +25,7 @@ struct Parts {
 impl Parts {
     fn new() -> Self {
         let at_once = Retries { first: Duration::ZERO, ..Retries::DEFAULT };
-        let shared = Arc::new(SharedState::new(at_once));
+        let shared = Arc::new(SharedState::new(at_once, Some(7)));
         Self { start: shared.clock.now(), shared }
     }
 

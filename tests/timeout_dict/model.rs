@@ -21,7 +21,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_millis(300);
 
 fn builder() -> TimeoutDictBuilder<Key, u32> {
-    TimeoutDict::builder().backoff(FIRST_BACKOFF, MAX_BACKOFF).max_attempts(MAX_ATTEMPTS)
+    TimeoutDict::builder().backoff(FIRST_BACKOFF, MAX_BACKOFF).max_attempts(MAX_ATTEMPTS).seed(7)
 }
 
 #[derive(Clone, Debug)]
@@ -181,6 +181,7 @@ impl Model {
 
     /// Ends a claim. Tells of which key it was, and whether that needs another deadline.
     fn give_back(&mut self, claim: u64, wants_delay: bool) -> Option<(Key, bool)> {
+        self.end_leases();
         let now = Instant::now();
         let set = self.number();
         let entry = self.claimed(claim)?;

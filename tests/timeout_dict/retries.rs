@@ -80,6 +80,18 @@ async fn what_is_dropped_comes_again_later_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_a_seed_the_jitter_is_the_same_each_time() {
+    let mut delays = Vec::new();
+    for seed in [7, 7, 8] {
+        let dict = Dict::builder().seed(seed).build();
+        dict.set("a", 0, Duration::ZERO).await;
+        drop(dict.next_claim(SECOND).await);
+        delays.push(dict.ttl("a").await);
+    }
+    assert!(delays[0] == delays[1] && delays[0] != delays[2], "{delays:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_comes_again_is_behind_what_is_due_by_then() {
     let dict = TimeoutDict::builder().backoff(Duration::ZERO, Duration::ZERO).build();
     for key in ["a", "b", "c"] {
