@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::{Error, Name, Purge, PurgeReport, file_name::FileName, root::Root};
 
 /// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two. What they read is
-/// at most `limit` bytes a file: a longer one is an [`Error::TooLarge`].
+/// at most `limit` bytes a file, or in all where that is less than a file may have: more is an [`Error::TooLarge`].
 ///
 /// It is `pub` as a bound of [`DirQueue`](super::DirQueue), and no one outside can name it or write another.
 pub trait Protocol: Send + Sync + 'static {

@@ -25,7 +25,7 @@ async fn simple(path: &Path) -> QueueSimple {
 }
 
 async fn normal(path: &Path) -> Queue {
-    Queue::builder(path).schema("body:string".parse().unwrap()).open().await.unwrap()
+    Queue::builder(path).schema("body:string,more:string?".parse().unwrap()).open().await.unwrap()
 }
 
 fn body(text: &str) -> Element {
@@ -57,6 +57,8 @@ fn calls_about_an_element_are_made_in_place() {
         let long = queue.add(vec![b'x'; 64 * 1024 + 1]).await.unwrap();
         let longer = queue.add(vec![b'x'; 1 << 20]).await.unwrap();
         let wide = fields.add(body(&"x".repeat(64 * 1024 + 1))).await.unwrap();
+        let half = "x".repeat(40_000);
+        let many = fields.add(body(&half).with("more", half.as_str())).await.unwrap();
         assert!(queue.lock(&long).await.unwrap());
         let mut names = queue.names();
         let mut locked = queue.locked();
@@ -89,6 +91,7 @@ fn calls_about_an_element_are_made_in_place() {
         // What may be long is not.
         assert!(waits(queue.add(vec![b'x'; 64 * 1024 + 1])));
         assert!(waits(queue.get(&long)) && waits(queue.peek(&long)) && waits(fields.peek(&wide)));
+        assert!(waits(fields.peek(&many)), "its fields are short, and together they are not");
         assert!(waits(queue.dequeue(&longer)));
         assert!(!lock_of(&queue, &longer).exists(), "what was not done in place is undone");
         assert!(waits(fields.add(body(&"x".repeat(64 * 1024 + 1)))));

@@ -80,10 +80,18 @@ impl Normal {
         element: &Dir,
         limit: u64,
     ) -> Result<Element, Error> {
+        // What may be read in place, or ahead, is so much of all fields.
+        let of_all = limit < self.root.max_size;
+        let mut left = limit;
         schema.decode(element.path(), |field| {
             let file = CString::new(field).expect("a field's name is of letters and digits");
-            match element.read(&file, limit) {
-                Ok(data) => Ok(Some(data)),
+            match element.read(&file, left) {
+                Ok(data) => {
+                    if of_all {
+                        left -= data.len() as u64;
+                    }
+                    Ok(Some(data))
+                }
                 Err(Errno::NOENT) => Ok(None),
                 Err(error) => Err(Error::unreadable("read", element.path_of(&file), error, limit)),
             }

@@ -1,6 +1,6 @@
 //! Single faults that once did harm.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use super::*;
 use crate::dirq::purge::PurgeReport;
@@ -192,6 +192,33 @@ async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
     };
     let opened = with(plan, || now(QueueSimple::builder(&path).umask(0).open()));
     assert_eq!(mode(&private), 0o700, "{opened:?}");
+}
+
+/// Only root may give a directory to somebody, and is who may change the mode of any.
+#[tokio::test]
+async fn the_mode_of_somebody_elses_directory_is_let_be() {
+    let folder = folder();
+    let path = folder.path().join("queue");
+    let nobody = 65_534;
+    if chown(folder.path(), Some(nobody), None).is_err() {
+        println!("we are not root: it is not tried");
+        return;
+    }
+    let mut made = 0;
+    let swap = {
+        let path = path.clone();
+        move |what: &'static str| {
+            made += usize::from(what == "mkdir");
+            if made == 1 && what == "open" {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
+                chown(&path, Some(nobody), None).expect("we are root");
+                made += 1;
+            }
+            Fate::Made
+        }
+    };
+    with(swap, || now(QueueSimple::builder(&path).umask(0).open())).expect("it is there");
+    assert_eq!(mode(&path), 0o700);
 }
 
 #[tokio::test]
