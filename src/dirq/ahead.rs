@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{
     sync::oneshot,
-    task::spawn_blocking,
+    task::{JoinHandle, spawn_blocking},
     time::{Instant, Sleep, sleep_until},
 };
 
@@ -25,8 +25,8 @@ pub(super) struct Ahead<T: Send + 'static>(Arc<Mutex<State<T>>>);
 struct State<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
     filled: Instant,
-    /// Where there is a task that gives them back when they are stale.
-    is_kept: bool,
+    /// The task that gives them back when they are stale.
+    keeper: Option<JoinHandle<()>>,
     /// Tells the names of those that were given back, when they are.
     given_back: Option<oneshot::Receiver<Vec<Name>>>,
 }
@@ -37,7 +37,7 @@ impl<T: Send + 'static> Ahead<T> {
 
     pub(super) fn new() -> Self {
         let filled = Instant::now();
-        let state = State { locks: VecDeque::new(), filled, is_kept: false, given_back: None };
+        let state = State { locks: VecDeque::new(), filled, keeper: None, given_back: None };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -82,14 +82,14 @@ impl<T: Send + 'static> Ahead<T> {
         let is_kept = {
             let mut state = lock(&self.0);
             (state.locks, state.filled) = (locks, filled);
-            let is_kept = state.is_kept;
-            state.is_kept |= sleep.is_some();
-            is_kept
+            // Its runtime may have ended, and the stream gone to another.
+            state.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished())
         };
         if let Some(sleep) = sleep
             && !is_kept
         {
-            tokio::spawn(keep(Arc::downgrade(&self.0), Box::pin(sleep)));
+            let keeper = tokio::spawn(keep(Arc::downgrade(&self.0), Box::pin(sleep)));
+            lock(&self.0).keeper = Some(keeper);
         }
     }
 }
@@ -107,7 +107,7 @@ async fn keep<T: Send + 'static>(state: Weak<Mutex<State<T>>>, mut sleep: Pin<Bo
             sleep.as_mut().reset(stale_at);
             continue;
         }
-        state.is_kept = false;
+        state.keeper = None;
         let (locks, errors): (VecDeque<_>, _) =
             mem::take(&mut state.locks).into_iter().partition(Result::is_ok);
         state.locks = errors;

@@ -259,6 +259,33 @@ fn what_is_locked_ahead_needs_a_clock() {
     });
 }
 
+#[test]
+fn a_stream_may_go_on_in_another_runtime() {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (_dir, queue, names, mut jobs) = first.block_on(async {
+        let (dir, queue) = queue().await;
+        let names = queue.add_many((0..200).map(|i| i.to_string())).await.unwrap();
+        let mut jobs = queue.locked();
+        for _ in 0..10 {
+            jobs.next().await.unwrap().unwrap().ack().await.unwrap();
+        }
+        (dir, queue, names, jobs)
+    });
+    drop(first);
+    runtime().block_on(async {
+        let mut found = Vec::new();
+        for _ in 0..50 {
+            let job = jobs.next().await.unwrap().unwrap();
+            found.push(*job.name());
+            job.ack().await.unwrap();
+        }
+        assert_eq!(found, names[10..60]);
+        until(|| !names.iter().any(|name| is_locked(&queue, name))).await;
+        assert_eq!(jobs.next().await.unwrap().unwrap().name(), &names[60]);
+    });
+}
+
 /// On a runtime with one thread for the disk, which so does one call after another.
 fn one_by_one(test: impl Future<Output = ()>) {
     let runtime =
