@@ -183,9 +183,17 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::List { queue } => {
             let queue = open(queue).await?;
             let mut names = queue.names();
-            while let Some(name) = names.next().await.transpose()? {
-                say(&json!({ "name": name }))?;
+            let mut all = true;
+            while let Some(name) = names.next().await {
+                match name {
+                    Ok(name) => say(&json!({ "name": name }))?,
+                    Err(error) => {
+                        complain(&error);
+                        all = false;
+                    }
+                }
             }
+            return Ok(all);
         }
         Command::Count { queue } => say(&json!({ "count": open(queue).await?.count().await? }))?,
         Command::Get { queue, names, locked } => {
