@@ -28,9 +28,11 @@
 //!
 //! `get` and `remove` with `--locked` are for elements that you have locked. An element is removed when its line
 //! is written: of those of a `drain` that was killed, the last may come again. Ctrl-C unlocks what is locked.
+//!
+//! What can't be read, moved or purged is told of on stderr, and stays; the rest is done, and the status is 1.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     error::Error,
     io::{self, BufRead, Write},
     path::{Path, PathBuf},
@@ -181,9 +183,17 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::List { queue } => {
             let queue = open(queue).await?;
             let mut names = queue.names();
-            while let Some(name) = names.next().await.transpose()? {
-                say(&json!({ "name": name }))?;
+            let mut all = true;
+            while let Some(name) = names.next().await {
+                match name {
+                    Ok(name) => say(&json!({ "name": name }))?,
+                    Err(error) => {
+                        complain(&error);
+                        all = false;
+                    }
+                }
             }
+            return Ok(all);
         }
         Command::Count { queue } => say(&json!({ "count": open(queue).await?.count().await? }))?,
         Command::Get { queue, names, locked } => {
@@ -225,26 +235,27 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::Drain { queue, limit } => {
             let queue = open(queue).await?;
             let bar = progress(Some(queue.count().await?.min(limit.unwrap_or(u64::MAX))));
-            match &queue {
+            return match &queue {
                 Either::Simple(queue) => {
-                    print_all(queue.locked(), |bytes| of_bytes(bytes), *limit, &bar).await?;
+                    print_all(queue.locked(), |bytes| of_bytes(bytes), *limit, &bar).await
                 }
                 Either::Normal(queue, _) => {
-                    print_all(queue.locked(), of_element, *limit, &bar).await?
+                    must_have_schema(queue)?;
+                    print_all(queue.locked(), of_element, *limit, &bar).await
                 }
-            }
+            };
         }
         Command::Watch { queue, limit } => {
             let bar = progress(None);
-            match open(queue).await? {
+            return match open(queue).await? {
                 Either::Simple(queue) => {
-                    print_all(queue.watch(LOOK_EVERY), |bytes| of_bytes(bytes), *limit, &bar)
-                        .await?;
+                    print_all(queue.watch(LOOK_EVERY), |bytes| of_bytes(bytes), *limit, &bar).await
                 }
                 Either::Normal(queue, _) => {
-                    print_all(queue.watch(LOOK_EVERY), of_element, *limit, &bar).await?;
+                    must_have_schema(&queue)?;
+                    print_all(queue.watch(LOOK_EVERY), of_element, *limit, &bar).await
                 }
-            }
+            };
         }
         Command::Purge { queue, max_temp, max_lock } => {
             let [max_temp, max_lock] = [*max_temp, *max_lock].map(Duration::from_secs);
@@ -260,7 +271,9 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 "temporary": report.temporary,
                 "locks": report.locks,
                 "directories": report.directories,
+                "failed": report.failed,
             }))?;
+            return Ok(report.failed == 0);
         }
         Command::Convert { from, to, field } => {
             let other = match kind_of(args, from) {
@@ -355,29 +368,57 @@ impl Either {
     }
 }
 
+/// False where some elements stay, as they can't be read.
 async fn print_all<T: Send + 'static>(
     mut locks: Walk<Lock<T>>,
     to_json: impl Fn(&T) -> Json,
     limit: Option<u64>,
     bar: &ProgressBar,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
+    let mut unreadable = Unreadable::default();
     for _ in 0..limit.unwrap_or(u64::MAX) {
-        let Some(lock) = locks.next().await.transpose()? else { break };
+        let Some(lock) = unreadable.next(&mut locks, bar).await else { break };
         say(&json!({ "name": lock.name(), "element": to_json(lock.value()) }))?;
         lock.ack().await?;
         bar.inc(1);
     }
-    Ok(())
+    Ok(unreadable.0.is_empty())
+}
+
+/// What was said of elements that can't be read: of each once, however often it comes.
+#[derive(Default)]
+struct Unreadable(HashSet<String>);
+
+impl Unreadable {
+    /// The next that can be read.
+    async fn next<T: Send + 'static>(
+        &mut self,
+        locks: &mut Walk<Lock<T>>,
+        bar: &ProgressBar,
+    ) -> Option<Lock<T>> {
+        loop {
+            match locks.next().await? {
+                Ok(lock) => return Some(lock),
+                Err(error) => {
+                    let said = sentence(&error);
+                    if !self.0.contains(&said) {
+                        bar.suspend(|| eprintln!("{said}"));
+                        self.0.insert(said);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// False where some elements stay, as they have no form in the other queue.
 async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool, Failure> {
     let bar = progress(Some(from.count().await?));
-    let mut all = true;
+    let (mut all, mut unreadable) = (true, Unreadable::default());
     match (from, to) {
         (Either::Simple(from), Either::Normal(to, types)) => {
             let mut locks = from.locked();
-            while let Some(lock) = locks.next().await.transpose()? {
+            while let Some(lock) = unreadable.next(&mut locks, &bar).await {
                 let element = match field {
                     Some(field) => element_of(&json!({ field: of_bytes(lock.value()) }), types),
                     None => serde_json::from_slice(lock.value())
@@ -392,8 +433,9 @@ async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool
             }
         }
         (Either::Normal(from, _), Either::Simple(to)) => {
+            must_have_schema(from)?;
             let mut locks = from.locked();
-            while let Some(lock) = locks.next().await.transpose()? {
+            while let Some(lock) = unreadable.next(&mut locks, &bar).await {
                 let body = match field {
                     Some(field) => only(lock.value(), field),
                     None => Ok(of_element(lock.value()).to_string().into_bytes()),
@@ -407,7 +449,17 @@ async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool
         }
         _ => unreachable!("the kinds were made to differ"),
     }
-    Ok(all)
+    Ok(all && unreadable.0.is_empty())
+}
+
+/// Else each of its elements is an error.
+fn must_have_schema(queue: &Queue) -> Result<(), Failure> {
+    match queue.schema() {
+        Some(_) => Ok(()),
+        None => {
+            Err(format!("the queue {} has no schema: give --schema", queue.path().display()).into())
+        }
+    }
 }
 
 /// Removes what has moved, and tells why not what stays.
@@ -536,13 +588,17 @@ fn say(line: &Json) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }
 
-/// With all its causes.
 fn complain(failure: &dyn Error) {
+    eprintln!("{}", sentence(failure));
+}
+
+/// With all its causes.
+fn sentence(failure: &dyn Error) -> String {
     let mut sentence = failure.to_string();
     let mut cause = failure.source();
     while let Some(error) = cause {
         sentence += &format!(": {error}");
         cause = error.source();
     }
-    eprintln!("{sentence}");
+    sentence
 }

@@ -35,6 +35,9 @@
 //!   was slow between the look at the clock and the end of the add comes late.
 //! - **No way out.** Names are checked ([`Name`]), symbolic links in a queue are never followed, and what has no
 //!   name of the format is neither touched nor told of.
+//! - **Whatever call fails.** A disk or a quota that is full, an error of a disk, and the death of the process at any
+//!   of its calls to the kernel, lose no element and double none that was removed. What a dead process left half
+//!   done, a purge takes.
 //! - **An end.** What fails because another process was in the way is tried anew, a bounded number of times
 //!   ([`Error::GaveUp`]).
 //!
@@ -48,6 +51,11 @@
 //!   may lose the last seconds, though a crash of the process loses nothing.
 //! - **No text that Perl can't have.** The noncharacters of Unicode (as U+FFFE) go between Python and Rust; Perl
 //!   can neither read nor write them.
+//! - **Not free of a network's faults.** Over NFS a request may be done, and its answer lost. An add and a removal whose
+//!   request was sent again find themselves done, and double nothing; a lock that was got this way is not known to be,
+//!   and stays until a purge. Ages are by the server's clock, and what is too old is by the client's: keep
+//!   both right. What is gone from the server (`ESTALE`) is gone. The `.nfs` files of what is removed while it is open are a purge's
+//!   matter.
 //! - **No rights of its own.** Those of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Cost
@@ -61,10 +69,10 @@
 //! on Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, what is about one element is done in place, by the
 //! thread that polls the future: to add up to 64 KiB, to lock, read, unlock, remove or touch, and to go on with what
 //! was listed. It takes 5 to 50 µs, and part in Tokio's cooperative budget: a task that does nothing else lets
-//! others run about once in a millisecond. An element is read in place however long it is. What may be long goes to
-//! another thread there too: to list, count and purge, a longer add, `add_many`, and `add_path`, whose file may be
-//! on a disk. Such a queue keeps up to four of its directories open, all of a process together up to 64, so that
-//! their file system can't be unmounted meanwhile.
+//! others run about once in a millisecond. What may be long goes to another thread there too: to list, count and
+//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk. Such a queue keeps
+//! up to four of its directories open, all of a process together up to 64, so that their file system can't be
+//! unmounted meanwhile.
 //!
 //! # From Python's `dirq`
 //!
@@ -93,6 +101,7 @@
 // From above: `queue` is what users call on both kinds, `simple` and `normal` what they call on one, and the kinds
 // themselves, by operation: `add`, `lock`, `purge`. Both implement `protocol`, on `root`, the queue's directory. `fs` is
 // the one door to the file system, and `blocking` says on which thread one goes through it.
+mod ahead;
 mod blocking;
 mod dir_cache;
 mod element;
@@ -115,9 +124,13 @@ mod schema;
 mod set;
 mod simple;
 mod table;
+#[cfg(test)]
+mod trials;
 mod walk;
 mod watch;
 
+#[cfg(test)]
+pub(crate) use self::fs::faults;
 pub use self::{
     element::{Element, Value},
     error::Error,

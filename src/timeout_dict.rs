@@ -7,13 +7,16 @@
 //!    first deadline or end of a lease, or until one comes that is sooner; by the clock of the dictionary, whatever
 //!    that of the runtime says.
 
+mod builder;
 mod claim;
+mod dead;
 mod deadline_queue;
 mod entries;
 mod expired;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod key_index;
+mod retries;
 mod state;
 
 use std::{
@@ -24,8 +27,8 @@ use std::{
     time::Duration,
 };
 
-pub use self::claim::Claim;
-use self::state::SharedState;
+pub use self::{builder::TimeoutDictBuilder, claim::Claim};
+use self::{retries::Retries, state::SharedState};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,
@@ -42,6 +45,10 @@ use crate::engine::{
 /// [`next_expired`](Self::next_expired) give each entry to exactly one caller, whatever the number of tasks
 /// and threads. Where that caller might die with it, [`claim_expired`](Self::claim_expired) and
 /// [`next_claim`](Self::next_claim) lend it until it is done with ([`Claim::ack`]).
+///
+/// What is lent and fails comes again, each time later, and where [`max_attempts`](TimeoutDictBuilder::max_attempts)
+/// bounds that, not for ever: what failed so often is *dead*. It stays readable, but no claim and no take returns it,
+/// but [`take_dead`](Self::take_dead), unless it is [revived](Self::revive) or set.
 ///
 /// What is due comes oldest deadline first, and of equal deadlines the one first that was set first. An
 /// entry on which somebody has a lease is given to nobody else until the lease is over; it is still read,
@@ -126,12 +133,13 @@ where
     /// An empty dictionary that hashes by `hasher`. Where an attacker chooses keys, std's `RandomState`
     /// resists it better than the default.
     pub fn with_hasher(hasher: S) -> Self {
-        Self { shared: Arc::new(SharedState::new()), hasher }
+        Self { shared: Arc::new(SharedState::new(Retries::DEFAULT, None)), hasher }
     }
 
-    /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due or not.
+    /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due, dead or not.
     ///
-    /// A claim on the replaced value is void: its end changes nothing any more.
+    /// A claim on the replaced value is void: its end changes nothing any more. What failed before does not count for
+    /// the new one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -156,30 +164,31 @@ where
     }
 
     /// Lets the entry of `key` be due in `ttl` from now, also where it is due already; false where there is
-    /// none. A claim on it is void.
+    /// none, or it is dead. A claim on it is void, and has failed: where it was the last that there may be, the entry is
+    /// dead, and not due. What failed before still counts.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let deadline = self.now().after(ttl);
-        self.set_deadline(key, deadline).is_some()
+        let now = self.now();
+        self.set_deadline(key, now.after(ttl), now).is_some()
     }
 
-    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays, and a claim
-    /// on it is void.
+    /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays. A claim on it is void,
+    /// and has failed, as by [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         coop::proceed().await;
-        let old = self.set_deadline(key, Deadline::PERSISTENT);
+        let old = self.set_deadline(key, Deadline::PERSISTENT, self.now());
         old.is_some_and(|old| !old.is_persistent())
     }
 
-    /// A clone of the value of `key`, due or not, claimed or not.
+    /// A clone of the value of `key`: due or not, claimed or not, dead or not.
     pub async fn get<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -201,7 +210,8 @@ where
         self.shared.with(|entries| entries.get(hash, key).is_some())
     }
 
-    /// In how long the entry of `key` is due: [`Ttl::Remaining`] of zero where it is.
+    /// In how long the entry of `key` is due: [`Ttl::Remaining`] of zero where it is. A dead one is
+    /// [`Ttl::Persistent`]: its time has no end any more.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
         K: Borrow<Q>,
@@ -210,7 +220,11 @@ where
         coop::proceed().await;
         let now = self.now();
         let hash = self.hasher.hash_one(key);
-        match self.shared.with(|entries| entries.deadline(hash, key)) {
+        let deadline = self.shared.with(|entries| {
+            entries.end_leases(&now);
+            entries.deadline(hash, key)
+        });
+        match deadline {
             None => Ttl::Missing,
             Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
         }
@@ -227,7 +241,7 @@ where
         self.shared.with(|entries| entries.remove(hash, key)).map(|(_, value)| value)
     }
 
-    /// How many entries there are: due or not, claimed or not.
+    /// How many entries there are: due or not, claimed or not, dead or not.
     pub async fn len(&self) -> usize {
         coop::proceed().await;
         self.shared.with(|entries| entries.len())
@@ -244,13 +258,17 @@ where
         drop_all(self.shared.with(|entries| entries.clear()));
     }
 
-    fn set_deadline<Q>(&self, key: &Q, deadline: Deadline) -> Option<Deadline>
+    fn set_deadline<Q>(&self, key: &Q, deadline: Deadline, now: Tick) -> Option<Deadline>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
-        self.shared.with(|entries| entries.set_deadline(hash, key, deadline))
+        self.shared.with(|entries| {
+            // One may leave its entry dead, whether anybody has looked or not.
+            entries.end_leases(&now);
+            entries.set_deadline(hash, key, deadline)
+        })
     }
 
     fn now(&self) -> Tick {

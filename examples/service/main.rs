@@ -257,6 +257,10 @@ impl Service {
             Some(reason) => format!("{error}: {reason}"),
             None => error.to_string(),
         })?;
+        // Now, and not when the first session expires: no name of a queue's, and so in nobody's way.
+        let probe = folder.join(format!(".{}.probe", std::process::id()));
+        let probed = tokio::fs::write(&probe, "").await.and(tokio::fs::remove_file(&probe).await);
+        probed.map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
         let spool = Spool::new(queue);
         #[allow(irrefutable_let_patterns)] // Without Redis they are nowhere else.
         let Sessions::Here(sessions) = &self.sessions else {
@@ -344,7 +348,18 @@ async fn stats(State(service): State<Service>) -> Json<Value> {
     let own_subscribers = 1 + usize::from(service.spool.is_some());
     let mut stats = service.sessions.stats(own_subscribers, lag.count);
     stats["limited"] = service.requests.denied().into();
-    stats["spooled"] = service.spool.as_ref().map(|spool| spool.stats().written).into();
+    let spool = service.spool.as_ref().map(Spool::stats);
+    stats["spooled"] = spool.map(|spool| spool.written).into();
+    stats["spool"] = spool
+        .map(|spool| {
+            json!({
+                "in_hand": spool.in_hand,
+                "unwritable": spool.unwritable,
+                "failures": spool.failures,
+                "stalled_s": spool.stalled.map(|stalled| stalled.as_secs_f64()),
+            })
+        })
+        .into();
     stats["last_lag_ms"] = milliseconds(lag.last).into();
     stats["max_lag_ms"] = milliseconds(lag.max).into();
     stats["uptime_s"] = service.started.elapsed().as_secs_f64().into();

@@ -22,7 +22,7 @@ pub(super) enum Work {
 
 impl Work {
     /// A write of more takes longer than a trip to another thread.
-    const SHORT_DATA: usize = 64 * 1024;
+    pub(super) const SHORT_DATA: usize = 64 * 1024;
 
     /// That of an add of so many bytes.
     pub(super) fn of_data(len: usize) -> Self {
@@ -45,6 +45,11 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     queue: &Arc<P>,
     work: impl FnOnce(&Arc<P>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
+    // A plan is for the calls of one thread.
+    #[cfg(test)]
+    if super::fs::faults::is_planned() {
+        return work(queue);
+    }
     if length == Work::Short && queue.root().in_memory() {
         // A task that never waits for anything else still lets others run.
         consume_budget().await;
@@ -55,12 +60,41 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     done.unwrap_or_else(|error| Err(failed(error, operation, queue.root().path())))
 }
 
+/// Runs `work` that reads an element, of as many bytes a file as it is given: in place where the queue is in memory and
+/// the element short, and else on a thread that may wait.
+///
+/// It is begun anew there where the element turns out to be long, and so must have undone by then what it did.
+///
+/// # Panics
+///
+/// As [`run`].
+pub(super) async fn run_read<P: Protocol + ?Sized, T: Send + 'static>(
+    operation: &'static str,
+    queue: &Arc<P>,
+    work: impl Fn(&Arc<P>, u64) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let limit = queue.root().max_size;
+    let short = Work::SHORT_DATA as u64;
+    if queue.root().in_memory() {
+        consume_budget().await;
+        match work(queue, limit.min(short)) {
+            Err(Error::TooLarge { .. }) if limit > short => {}
+            done => return done,
+        }
+    }
+    run(operation, Work::Long, queue, move |queue| work(queue, limit)).await
+}
+
 /// Runs `work` on a path, which may be on any disk: never in place.
 pub(super) async fn run_blocking<T: Send + 'static>(
     operation: &'static str,
     path: PathBuf,
     work: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
+    #[cfg(test)]
+    if super::fs::faults::is_planned() {
+        return work(&path);
+    }
     let worker = path.clone();
     let done = spawn_blocking(move || work(&worker)).await;
     done.unwrap_or_else(|error| Err(failed(error, operation, &path)))

@@ -97,19 +97,23 @@ pub enum Error {
     },
 
     /// The file of a `string` or `table` is not UTF-8.
-    #[error("the field {field:?} is not UTF-8")]
+    #[error("the field {field:?} in {} is not UTF-8", path.display())]
     NotUtf8 {
         /// The field.
         field: String,
+        /// The element's directory.
+        path: PathBuf,
         /// Where it ends to be UTF-8.
         source: Utf8Error,
     },
 
     /// A line of a table's file is not a key, a tabulator and a value.
-    #[error("line {line} of the table {field:?} is not a key, a tabulator and a value")]
+    #[error("line {line} of the table {field:?} in {} is not a key, a tabulator and a value", path.display())]
     InvalidTable {
         /// The field.
         field: String,
+        /// The element's directory.
+        path: PathBuf,
         /// The line, from 1.
         line: usize,
     },
@@ -134,6 +138,16 @@ pub enum Error {
     Unsupported {
         /// The method.
         operation: &'static str,
+    },
+
+    /// What an element holds, or one of its fields, is longer than the queue was opened to take
+    /// ([`max_size`](super::QueueSimpleBuilder::max_size)).
+    #[error("{} is longer than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file of it; the queue, where it was to be added.
+        path: PathBuf,
+        /// How long it may be.
+        limit: u64,
     },
 
     /// A file to be moved into a queue is on another file system.
@@ -174,12 +188,14 @@ pub enum Error {
         tries: u32,
     },
 
-    /// Of several elements the first were added, and then one could not be. It and those behind it are not.
-    #[error("only {} of the elements were added", names.len())]
+    /// Some elements were added, and then something failed: the add of the next, which is not there, nor are those
+    /// behind it; or, where all are there, the sync that was to let them survive a crash of the machine. To add
+    /// those that have names once more would double them.
+    #[error("{} of the elements were added before a failure", names.len())]
     Partial {
         /// Those that were added.
         names: Vec<Name>,
-        /// Why the next was not.
+        /// What failed.
         source: Box<Error>,
     },
 }
@@ -190,6 +206,20 @@ impl Error {
         match names.is_empty() {
             true => self,
             false => Self::Partial { names, source: Box::new(self) },
+        }
+    }
+
+    /// Why a file can't be read.
+    pub(super) fn unreadable(
+        operation: &'static str,
+        path: PathBuf,
+        error: Errno,
+        limit: u64,
+    ) -> Self {
+        match error {
+            Errno::LOOP | Errno::INVAL => Self::Foreign { path },
+            Errno::FBIG => Self::TooLarge { path, limit },
+            error => Self::io(operation, path, error),
         }
     }
 

@@ -36,8 +36,9 @@ impl<T: Send + 'static> Lock<T> {
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
         name: Name,
+        limit: u64,
     ) -> Result<Option<Self>, Error> {
-        let taken = LockGuard::take(queue, name)?;
+        let taken = LockGuard::take(queue, name, limit)?;
         Ok(taken.map(|(guard, value)| Self { guard, value }))
     }
 
@@ -90,9 +91,8 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// let mut chunks = queue.locked().ready_chunks(64);
     /// while let Some(chunk) = chunks.next().await {
-    ///     let locks: Vec<_> = chunk.into_iter().collect::<Result<_, _>>()?;
-    ///     // Work on them all.
-    ///     Lock::ack_all(locks).await?;
+    ///     // Work on all that can be read.
+    ///     Lock::ack_all(chunk.into_iter().flatten()).await?;
     /// }
     /// assert_eq!(queue.count().await?, 0);
     /// # Ok(()) }
@@ -150,9 +150,11 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// async fn worker(queue: QueueSimple) -> Result<(), Error> {
     ///     let mut jobs = queue.watch(Duration::from_secs(5));
-    ///     while let Some(job) = jobs.next().await.transpose()? {
-    ///         let done = job.keep_alive(Duration::from_secs(60), work(job.value())).await?;
-    ///         if done.is_ok() {
+    ///     while let Some(job) = jobs.next().await {
+    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
+    ///         // Where a purge took the lock, another works on it by now.
+    ///         let done = job.keep_alive(Duration::from_secs(60), work(job.value())).await;
+    ///         if let Ok(Ok(())) = done {
     ///             job.ack().await?;
     ///         } // else it is unlocked, and comes again
     ///     }

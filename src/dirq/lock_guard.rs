@@ -22,8 +22,12 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Locks and reads an element; none where it can't be locked.
-    pub(super) fn take(queue: &Arc<P>, name: Name) -> Result<Option<(Self, P::Payload)>, Error> {
-        let taken = queue.take(&name)?;
+    pub(super) fn take(
+        queue: &Arc<P>,
+        name: Name,
+        limit: u64,
+    ) -> Result<Option<(Self, P::Payload)>, Error> {
+        let taken = queue.take(&name, limit)?;
         Ok(taken.map(|payload| (Self { queue: queue.clone(), name }, payload)))
     }
 

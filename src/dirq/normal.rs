@@ -17,7 +17,7 @@ use self::{
 };
 use super::{
     DirQueue, Element, Error, Name, Schema,
-    blocking::{Work, run, run_blocking},
+    blocking::{Work, run, run_blocking, run_read},
     lock_guard::LockGuard,
     root::Options,
 };
@@ -47,7 +47,11 @@ use super::{
 ///
 /// let mut names = queue.names();
 /// while let Some(name) = names.next().await.transpose()? {
-///     assert_eq!(queue.dequeue(&name).await?, Some(mail.clone()));
+///     match queue.dequeue(&name).await {
+///         Ok(taken) => assert_eq!(taken, Some(mail.clone())),
+///         // It stays, and is in nobody's way.
+///         Err(error) => eprintln!("{error}"),
+///     }
 /// }
 /// assert_eq!(queue.count().await?, 0);
 /// # Ok(()) }
@@ -84,8 +88,9 @@ impl DirQueue<Normal> {
     /// # Errors
     ///
     /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] where
-    /// it is not as the schema says; [`Error::Io`], as on a full disk. Each leaves nothing behind. But where
-    /// only the last step of [`sync`](QueueBuilder::sync) failed, the element is there.
+    /// it is not as the schema says; [`Error::TooLarge`]; [`Error::Io`], as on a full disk. Each leaves nothing behind.
+    /// But where only the last step of [`sync`](QueueBuilder::sync) failed, the element is there: [`Error::Partial`]
+    /// has its name.
     ///
     /// # Cancel safety
     ///
@@ -103,7 +108,8 @@ impl DirQueue<Normal> {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). [`Error::Partial`] names those that were added before one that could not be.
+    /// As [`add`](Self::add). [`Error::Partial`] names those that are there: all, where only
+    /// [`sync`](QueueBuilder::sync) failed, or those before one that could not be added.
     ///
     /// # Cancel safety
     ///
@@ -124,8 +130,9 @@ impl DirQueue<Normal> {
     pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
         let name = *name;
         name.check()?;
-        run("read", Work::Short, &self.protocol, move |queue| {
-            let Some((guard, element)) = LockGuard::take(queue, name)? else { return Ok(None) };
+        run_read("read", &self.protocol, move |queue, limit| {
+            let taken = LockGuard::take(queue, name, limit)?;
+            let Some((guard, element)) = taken else { return Ok(None) };
             guard.unlock()?;
             Ok(Some(element))
         })
@@ -173,9 +180,17 @@ impl QueueBuilder {
     }
 
     /// Whether new elements survive a crash of the machine: each add waits until the disk has the files and
-    /// their names. Defaults to false, as in the other implementations.
+    /// their names, and those of the directories that they are in, up to the mount. Defaults to false, as in the other
+    /// implementations.
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
+        self
+    }
+
+    /// How many bytes each field of an element may have. Longer ones are neither added nor read
+    /// ([`Error::TooLarge`]). Defaults to 1 GiB.
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.options.max_size = bytes;
         self
     }
 

@@ -5,7 +5,8 @@ use rustix::io::Errno;
 
 use super::{Error, Name, Purge, PurgeReport, file_name::FileName, root::Root};
 
-/// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two.
+/// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two. What they read is
+/// at most `limit` bytes a file, or in all where that is less than a file may have: more is an [`Error::TooLarge`].
 ///
 /// It is `pub` as a bound of [`DirQueue`](super::DirQueue), and no one outside can name it or write another.
 pub trait Protocol: Send + Sync + 'static {
@@ -16,6 +17,9 @@ pub trait Protocol: Send + Sync + 'static {
     fn type_name(&self) -> &'static str;
 
     fn root(&self) -> &Root;
+
+    /// How many bytes of memory what was read takes, about.
+    fn len_of(&self, payload: &Self::Payload) -> usize;
 
     /// The elements of a directory, in no order, locked ones included.
     fn elements(&self, directory: u32) -> Result<Vec<Name>, Error>;
@@ -32,19 +36,19 @@ pub trait Protocol: Send + Sync + 'static {
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
     /// Takes the lock of an element, and what is in it. Where that can't be read, the lock is given back.
-    fn take(&self, name: &Name) -> Result<Option<Self::Payload>, Error>;
+    fn take(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     /// Locks an element, reads it and removes it; none where it can't be locked. Where one of these fails, the
     /// lock is given back.
-    fn dequeue(&self, name: &Name) -> Result<Option<Self::Payload>, Error>;
+    fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     fn unlock(&self, name: &Name) -> Result<(), Error>;
 
     /// What is in an element that is locked.
-    fn get(&self, name: &Name) -> Result<Self::Payload, Error>;
+    fn get(&self, name: &Name, limit: u64) -> Result<Self::Payload, Error>;
 
     /// What is in an element, locked or not; none where it is gone.
-    fn peek(&self, name: &Name) -> Result<Option<Self::Payload>, Error>;
+    fn peek(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
 
     fn remove(&self, name: &Name) -> Result<(), Error>;
 

@@ -72,6 +72,19 @@ pub struct PurgeReport {
     pub locks: u64,
     /// Empty directories that were removed.
     pub directories: u64,
+    /// What it may not look at or take away, and left; a message tells of the first.
+    pub failed: u64,
+}
+
+impl PurgeReport {
+    /// Counts what stays, as a right is missing: the rest can be purged all the same.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.failed += 1;
+        if self.failed == 1 {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "a purge leaves what it can't look at or take away");
+        }
+    }
 }
 
 /// Nanoseconds since 1970 before which a last change makes a thing stale; none where that part is off.
@@ -94,7 +107,7 @@ pub(super) fn remove_empty_directories(root: &Root, report: &mut PurgeReport) ->
         match rmdir(&path) {
             Ok(()) => report.directories += 1,
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
-            Err(error) => return Err(Error::io("remove", path, error)),
+            Err(error) => report.fail(Error::io("remove", path, error)),
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
-    blocking::{Work, run},
+    blocking::{Work, run, run_read},
     lock_guard::LockGuard,
     protocol::Protocol,
     set::Browse,
@@ -76,9 +76,17 @@ impl<P: Protocol> DirQueue<P> {
     /// are passed over.
     ///
     /// Whoever works on many elements does it by this: several are locked by one call to another thread, as long
-    /// as they are asked for quickly. Those that were locked and not asked for are given back when the stream is
-    /// dropped, or a second old. In [memory](super#cost), each is locked when it is asked for. An element that can't
-    /// be read comes as an error, and is unlocked.
+    /// as they are asked for quickly. So up to 63 are locked and read ahead, of a mebibyte in all. They are given back
+    /// when the stream is dropped, or when nobody has asked for them for a second; but where the process is killed they
+    /// stay locked, until a [`purge`](Self::purge) finds their locks too old. In [memory](super#cost), each is locked
+    /// when it is asked for.
+    ///
+    /// An element that can't be read comes as an error, is unlocked, and stays. The stream goes on behind it: a worker
+    /// that ends at an error ends there each time.
+    ///
+    /// # Panics
+    ///
+    /// On a runtime without time, unless the queue is in memory.
     ///
     /// # Examples
     ///
@@ -89,7 +97,9 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// async fn drain(queue: QueueSimple) -> Result<(), Error> {
     ///     let mut jobs = queue.locked();
-    ///     while let Some(job) = jobs.next().await.transpose()? {
+    ///     while let Some(job) = jobs.next().await {
+    ///         // What can't be read must not keep the rest from being done.
+    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await?;
     ///         } // else it is unlocked, and comes again to who asks anew
@@ -124,7 +134,8 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// async fn worker(queue: Queue) -> Result<(), Error> {
     ///     let mut jobs = queue.watch(Duration::from_secs(5));
-    ///     while let Some(job) = jobs.next().await.transpose()? {
+    ///     while let Some(job) = jobs.next().await {
+    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
     ///         println!("{}: {:?}", job.name(), job.value());
     ///         job.ack().await?;
     ///     }
@@ -150,12 +161,12 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::Foreign`] where something else has the place of the
-    /// element or of a file of it, and [`Error::Io`]. Of a [`Queue`](super::Queue) [`Error::NoSchema`], too, and
+    /// [`Error::NotLocked`], [`Error::InvalidName`], [`Error::TooLarge`], [`Error::Foreign`] where something else has
+    /// the place of the element or of a file of it, and [`Error::Io`]. Of a [`Queue`](super::Queue) [`Error::NoSchema`], too, and
     /// [`Error::MissingFile`], [`Error::NotUtf8`] and [`Error::InvalidTable`] where the element is not as the schema
     /// says.
     pub async fn get(&self, name: &Name) -> Result<P::Payload, Error> {
-        self.on("read", name, |queue, name| queue.get(name)).await
+        self.reads("read", name, P::get).await
     }
 
     /// What an element holds, whether locked or not; none where it is gone.
@@ -166,7 +177,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// As [`get`](Self::get), but for [`Error::NotLocked`].
     pub async fn peek(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
-        self.on("read", name, |queue, name| queue.peek(name)).await
+        self.reads("read", name, P::peek).await
     }
 
     /// Locks an element, reads it and removes it; none where somebody else has the lock, or it is gone.
@@ -181,7 +192,7 @@ impl<P: Protocol> DirQueue<P> {
     /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
     /// work is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
-        self.on("dequeue", name, |queue, name| queue.dequeue(name)).await
+        self.reads("dequeue", name, P::dequeue).await
     }
 
     /// Removes an element that is locked, with all its files and its lock.
@@ -189,7 +200,7 @@ impl<P: Protocol> DirQueue<P> {
     /// # Errors
     ///
     /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. Of a [`Queue`](super::Queue)
-    /// [`Error::Foreign`], too, where a file in it can't be a field, in which case it stays, and stays locked.
+    /// [`Error::Foreign`], too, where a file in it can't be a field. In each case it stays, and stays locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
         self.on("remove", name, |queue, name| queue.remove(name)).await
     }
@@ -209,11 +220,29 @@ impl<P: Protocol> DirQueue<P> {
     /// Somebody has to, from time to time. It never takes an element that is in the queue. What others take away
     /// at the same time is no error. Costs a look at each element.
     ///
+    /// What it may not look at or take away stays, and is [counted](PurgeReport::failed); the rest is done.
+    ///
+    /// A lock that is too old, and that its owner gives back just now, for another to take it at once, may be taken from
+    /// that one: the format knows of no step by which a lock is looked at and taken away. A
+    /// [`max_lock`](Purge::max_lock) well above the longest work makes that rare.
+    ///
     /// # Errors
     ///
-    /// [`Error::Io`] where it may not: what was done until then is done.
+    /// [`Error::Io`] where the queue itself can't be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
         run("purge", Work::Long, &self.protocol, move |queue| queue.purge(&purge)).await
+    }
+
+    /// Does what reads an element.
+    async fn reads<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        name: &Name,
+        work: impl Fn(&P, &Name, u64) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let name = *name;
+        name.check()?;
+        run_read(operation, &self.protocol, move |queue, limit| work(queue, &name, limit)).await
     }
 
     /// Does what is about one element.

@@ -3,11 +3,13 @@
 //! A queue's directory is a path here and no open directory: whoever moves a queue away and makes a new one in its
 //! place finds the next element in the new one. So each call begins with an [`Opener`].
 
+mod sync;
+
 use std::{
     ffi::CStr,
     io,
     path::{Path, PathBuf, absolute},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use rand::{RngExt, make_rng, rngs::SmallRng};
@@ -17,7 +19,7 @@ use super::{
     Error, Name,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Mode, apply_umask, is_in_memory, make_dir, stat},
+    fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
     name_generator::NameGenerator,
     retry::RetryBudget,
 };
@@ -29,17 +31,18 @@ pub(super) struct Options {
     pub(super) umask: Option<u32>,
     pub(super) rnd_hex: Option<u8>,
     pub(super) sync: bool,
+    pub(super) max_size: u64,
 }
 
 impl Options {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), umask: None, rnd_hex: None, sync: false }
+        Self { path: path.to_owned(), umask: None, rnd_hex: None, sync: false, max_size: 1 << 30 }
     }
 
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
     /// there.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync } = self;
+        let Self { path, umask, rnd_hex, sync, max_size } = self;
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
             let reason = format!("it is at most 0o777, and not {umask:#o}");
             return Err(Error::InvalidOption { option: "umask", reason });
@@ -54,12 +57,19 @@ impl Options {
         let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
         make_all(&path, umask)?;
         let at_path = stat(&path).map_err(Error::on("open", || &path))?;
-        if FileType::from_raw_mode(at_path.st_mode) != FileType::Directory {
+        if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
-        let id = (at_path.st_dev as u64, at_path.st_ino as u64);
-        let cache = is_in_memory(&path).then(DirCache::default);
-        let root = Root { path, umask, sync, names: NameGenerator::new(rnd_hex), id, cache };
+        let root = Root {
+            umask,
+            sync,
+            max_size,
+            names: NameGenerator::new(rnd_hex),
+            id: id(&at_path),
+            cache: is_in_memory(&path).then(DirCache::default),
+            synced: Mutex::default(),
+            path,
+        };
         always.iter().try_for_each(|name| root.make_named(name))?;
         Ok(root)
     }
@@ -73,19 +83,33 @@ pub struct Root {
     path: PathBuf,
     pub(super) umask: Option<Mode>,
     pub(super) sync: bool,
+    /// How long what an element holds may be, in bytes.
+    pub(super) max_size: u64,
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
-    id: (u64, u64),
+    id: DirId,
     /// If it is in memory. It goes by times that a file system on a network may tell too late.
     cache: Option<DirCache>,
+    synced: Mutex<Synced>,
 }
+
+/// The directories on the way to the last new elements whose names are known to be on disk, each with the one that
+/// it is: others may make one anew.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Synced {
+    root: Option<DirId>,
+    directory: Option<(u32, DirId)>,
+}
+
+/// Device and inode.
+type DirId = (u64, u64);
 
 impl Root {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn id(&self) -> (u64, u64) {
+    pub(super) fn id(&self) -> DirId {
         self.id
     }
 
@@ -197,31 +221,15 @@ impl Root {
 
     /// Makes a directory in the queue's, unless it is there.
     pub(super) fn make_named(&self, name: &str) -> Result<(), Error> {
-        let made = make_all(&self.path.join(name), self.umask)?;
-        if made
-            && self.sync
-            && let Some(root) = self.open_root()?
-        {
-            // An element is on disk only if the name of its directory is.
-            root.sync().map_err(Error::on("sync", || &self.path))?;
-        }
-        Ok(())
+        make_all(&self.path.join(name), self.umask)
     }
 
-    /// Lets the names of new elements survive a crash of the machine, if that is wanted.
-    pub(super) fn sync_names(&self, names: &[Name]) -> Result<(), Error> {
-        if !self.sync {
-            return Ok(());
+    /// An error where what an element is to hold is longer than it may be.
+    pub(super) fn check_size(&self, len: u64, path: impl FnOnce() -> PathBuf) -> Result<(), Error> {
+        match len <= self.max_size {
+            true => Ok(()),
+            false => Err(Error::TooLarge { path: path(), limit: self.max_size }),
         }
-        // Names of one call come in order, and so those of a directory stand together.
-        let mut directories: Vec<_> = names.iter().map(|name| name.directory).collect();
-        directories.dedup();
-        for directory in directories {
-            if let Some(dir) = self.open(directory)? {
-                dir.sync().map_err(Error::on("sync", || dir.path()))?;
-            }
-        }
-        Ok(())
     }
 
     /// The queue's own directory, which may be a link, as its owner named it; none where it is gone.
@@ -275,23 +283,16 @@ impl Opener<'_> {
     }
 }
 
-/// Makes a directory and those above it, where they are not there; whether it did. The umask goes for those
-/// that it makes.
-fn make_all(path: &Path, umask: Option<Mode>) -> Result<bool, Error> {
+/// Makes a directory and those above it, where they are not there. The umask goes for those that it makes.
+fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
     let mut retries = RetryBudget::of("make");
     loop {
-        match (make_dir(path), path.parent()) {
-            (Ok(()), _) => break,
-            (Err(Errno::EXIST), _) => return Ok(false),
+        match (make_dir(path, umask), path.parent()) {
+            (Ok(()) | Err(Errno::EXIST), _) => return Ok(()),
             // From below, as most often all but the last are there.
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
             (Err(error), _) => return Err(Error::io("make", path, error)),
-        };
+        }
         retries.spend(|| path.to_owned())?;
-    }
-    match umask.map(|umask| apply_umask(path, umask)) {
-        // Gone again: another process' purge removes what is empty.
-        None | Some(Ok(()) | Err(Errno::NOENT)) => Ok(true),
-        Some(Err(error)) => Err(Error::io("set the mode of", path, error)),
     }
 }

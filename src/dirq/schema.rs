@@ -117,7 +117,7 @@ impl Schema {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, field) in &self.0 {
             match read(name)? {
-                Some(bytes) => fields.push((name.clone(), field.kind.decode(name, bytes)?)),
+                Some(bytes) => fields.push((name.clone(), field.kind.decode(name, path, bytes)?)),
                 None if field.optional => {}
                 None => return Err(Error::MissingFile { path: path.join(name) }),
             }
@@ -174,21 +174,24 @@ impl Kind {
         }
     }
 
-    fn decode(self, field: &str, bytes: Vec<u8>) -> Result<Value, Error> {
+    fn decode(self, field: &str, path: &Path, bytes: Vec<u8>) -> Result<Value, Error> {
         if self == Self::Binary {
             return Ok(bytes.into());
         }
         let text = String::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
             field: field.to_owned(),
+            path: path.to_owned(),
             source: error.utf8_error(),
         })?;
         if self == Self::String {
             return Ok(text.into());
         }
         let table = table::decode(&text);
-        table
-            .map(Value::Table)
-            .map_err(|line| Error::InvalidTable { field: field.to_owned(), line })
+        table.map(Value::Table).map_err(|line| Error::InvalidTable {
+            field: field.to_owned(),
+            path: path.to_owned(),
+            line,
+        })
     }
 }
 

@@ -40,8 +40,17 @@ use super::{
 /// let mut names = queue.names();
 /// while let Some(name) = names.next().await.transpose()? {
 ///     if queue.lock(&name).await? {
-///         println!("{name} holds {:?}", queue.get(&name).await?);
-///         queue.remove(&name).await?;
+///         match queue.get(&name).await {
+///             Ok(body) => {
+///                 println!("{name} holds {body:?}");
+///                 queue.remove(&name).await?;
+///             }
+///             // It stays, and is in nobody's way.
+///             Err(error) => {
+///                 eprintln!("{error}");
+///                 queue.unlock(&name).await?;
+///             }
+///         }
 ///     }
 /// }
 /// assert_eq!(queue.count().await?, 0);
@@ -74,8 +83,8 @@ impl DirQueue<Simple> {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`], as on a full disk: then it leaves nothing behind. But where only the last step of
-    /// [`sync`](QueueSimpleBuilder::sync) failed, the element is there.
+    /// [`Error::TooLarge`], and [`Error::Io`], as on a full disk: then it leaves nothing behind. But where only the last
+    /// step of [`sync`](QueueSimpleBuilder::sync) failed, the element is there: [`Error::Partial`] has its name.
     ///
     /// # Cancel safety
     ///
@@ -94,7 +103,8 @@ impl DirQueue<Simple> {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). [`Error::Partial`] names those that were added before one that could not be.
+    /// As [`add`](Self::add). [`Error::Partial`] names those that are there: all, where only
+    /// [`sync`](QueueSimpleBuilder::sync) failed, or those before one that could not be added.
     ///
     /// # Cancel safety
     ///
@@ -124,7 +134,8 @@ impl DirQueue<Simple> {
     /// # Errors
     ///
     /// [`Error::OtherFileSystem`] where it would have to be copied, [`Error::Foreign`] where it is no regular
-    /// file, and [`Error::Io`]. In each case it stays where it is.
+    /// file, [`Error::TooLarge`], and [`Error::Io`]. In each case it stays where it is. But where only the last step of
+    /// [`sync`](QueueSimpleBuilder::sync) failed it is moved, and [`Error::Partial`] has its name.
     ///
     /// # Cancel safety
     ///
@@ -179,9 +190,19 @@ impl QueueSimpleBuilder {
     }
 
     /// Whether new elements survive a crash of the machine: each add waits until the disk has the file and
-    /// its name. Defaults to false, as in the other implementations.
+    /// its name, and those of the directories that it is in, up to the mount. Defaults to false, as in the other
+    /// implementations.
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
+        self
+    }
+
+    /// How many bytes an element may have. Longer ones are neither added nor read ([`Error::TooLarge`]). Defaults to
+    /// 1 GiB.
+    ///
+    /// What is read is in memory as a whole, and anybody who may write to the queue says how long it is.
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.options.max_size = bytes;
         self
     }
 

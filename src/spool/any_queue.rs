@@ -31,7 +31,7 @@ impl AnyQueue {
         }
     }
 
-    /// Adds the records in their order, as far as it can; tells how many it did.
+    /// Adds the records in their order, as far as it can; tells how many are in the queue now.
     pub(super) async fn add(&self, records: &[Arc<Record>]) -> (usize, Result<(), Error>) {
         let records = records.iter();
         let added = match self {

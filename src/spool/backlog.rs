@@ -1,6 +1,6 @@
 //! The events that were taken off a stream and are not yet in the queue, and how the tries to write them went.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,9 +18,12 @@ pub(super) struct Backlog {
     /// How many to write at once: fewer after a try that failed.
     batch_size: usize,
     written: u64,
+    unsynced: u64,
     unwritable: u64,
     failures: u64,
     stalled_since: Option<Instant>,
+    /// Whether the last batch was not synced.
+    is_unsynced: bool,
 }
 
 impl Backlog {
@@ -29,9 +32,11 @@ impl Backlog {
             records: VecDeque::new(),
             batch_size: BATCH,
             written: 0,
+            unsynced: 0,
             unwritable: 0,
             failures: 0,
             stalled_since: None,
+            is_unsynced: false,
         }
     }
 
@@ -60,9 +65,14 @@ impl Backlog {
     }
 
     /// Counts a try to write, after what was written is taken out.
-    pub(super) fn record_try(&mut self, result: &Result<(), Error>) -> Option<Transition> {
-        if result.is_err() {
-            self.failures += 1;
+    pub(super) fn record_try(
+        &mut self,
+        batch: usize,
+        written: usize,
+        result: &Result<(), Error>,
+    ) -> Option<Transition> {
+        self.failures += u64::from(result.is_err());
+        if result.is_err() && written < batch {
             // A disk that has no room for a batch may have some for one.
             self.batch_size = 1;
             let begins = self.stalled_since.is_none();
@@ -70,6 +80,13 @@ impl Backlog {
             return begins.then_some(Transition::Stalled);
         }
         self.batch_size = BATCH.min(2 * self.batch_size);
+        // All is in the queue. To write it again would double it, at each try.
+        let was_unsynced = mem::replace(&mut self.is_unsynced, result.is_err());
+        if self.is_unsynced {
+            self.unsynced += written as u64;
+            self.stalled_since = None;
+            return (!was_unsynced).then_some(Transition::Unsynced);
+        }
         // Where one goes in now and then, it has not come to take them all.
         if self.batch_size < BATCH && !self.records.is_empty() {
             return None;
@@ -80,6 +97,7 @@ impl Backlog {
     pub(super) fn stats(&self) -> SpoolStats {
         SpoolStats {
             written: self.written,
+            unsynced: self.unsynced,
             in_hand: self.records.len(),
             unwritable: self.unwritable,
             failures: self.failures,
@@ -91,6 +109,8 @@ impl Backlog {
 /// That the queue begins to refuse what it is given, or takes it again.
 pub(super) enum Transition {
     Stalled,
+    /// It takes what it is given, but can't promise that a crash of the machine leaves it.
+    Unsynced,
     /// After it had stalled for so long.
     Recovered(Duration),
 }

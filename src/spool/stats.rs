@@ -8,6 +8,9 @@ use std::time::Duration;
 pub struct SpoolStats {
     /// Events that are in the queue, or were taken from it again.
     pub written: u64,
+    /// Of these, events that a crash of the machine may take, as the disk failed to sync them, where the queue
+    /// [asks for that](crate::dirq::QueueSimpleBuilder::sync).
+    pub unsynced: u64,
     /// Events that were taken off a stream and are not known to be in the queue.
     pub in_hand: usize,
     /// Events that serde could not make JSON of, which were passed over.

@@ -126,7 +126,8 @@ impl Writer {
         let (written, result) = self.queue.add(&batch).await;
         let (gone, transition) = {
             let mut backlog = self.backlog();
-            (backlog.remove_written(written), backlog.record_try(&result))
+            let gone = backlog.remove_written(written);
+            (gone, backlog.record_try(batch.len(), written, &result))
         };
         drop(gone);
         let queue = self.queue.path().display();
@@ -134,6 +135,10 @@ impl Writer {
             (Some(Transition::Stalled), Err(error)) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(%queue, error, "the spool can't write, and holds events back");
+            }
+            (Some(Transition::Unsynced), Err(error)) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(%queue, error, "what the spool writes may not survive a crash of the machine");
             }
             (Some(Transition::Recovered(stalled)), _) => {
                 tracing::info!(%queue, ?stalled, "the spool writes again");
@@ -149,5 +154,110 @@ impl Writer {
 
     fn backlog(&self) -> MutexGuard<'_, Backlog> {
         self.backlog.lock().expect("no user code runs under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use futures_util::FutureExt;
+    use rustix::io::Errno;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        dirq::{
+            Queue, QueueSimple,
+            faults::{Fate, with},
+        },
+        engine::event::Cause,
+        spool::record,
+    };
+
+    /// Whatever call fails once, the next try writes what is left, and nothing again.
+    #[tokio::test]
+    async fn an_event_is_written_once_whatever_call_fails() {
+        let mut failures = 0;
+        for (is_normal, sync) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (calls, mut last) = (Rc::new(Cell::new(u32::MAX)), 0);
+            // Until the last try had less calls.
+            while calls.get() > last {
+                last += 1;
+                failures += fail_at(is_normal, sync, last, &calls).await;
+            }
+        }
+        assert!(failures > 50, "only {failures} calls failed");
+    }
+
+    /// Lets one call fail, by its number; counts all, and returns how often a write failed.
+    async fn fail_at(is_normal: bool, sync: bool, at: u32, calls: &Rc<Cell<u32>>) -> u64 {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let simple = QueueSimple::builder(folder.path().join("simple")).sync(sync);
+        let simple = simple.open().await.unwrap();
+        let normal = Queue::builder(folder.path().join("normal")).schema(record::schema());
+        let normal = normal.sync(sync).open().await.unwrap();
+        let writer = Writer::new(match is_normal {
+            true => normal.clone().into(),
+            false => simple.clone().into(),
+        });
+        for key in 0..3 {
+            let (cause, at) = (Cause::Expired, Instant::now());
+            let event = Event { key, value: (), cause, deadline: None, at };
+            writer.push(&event, &WallClock::now());
+        }
+        calls.set(0);
+        let plan = {
+            let calls = calls.clone();
+            move |_: &'static str| {
+                calls.set(calls.get() + 1);
+                match calls.get() == at {
+                    true => Fate::Refused(Errno::IO),
+                    false => Fate::Made,
+                }
+            }
+        };
+        with(plan, || {
+            while !writer.backlog().is_empty() {
+                writer.write_batch().now_or_never().expect("it is done in place");
+            }
+        });
+        let mut keys = Vec::new();
+        let mut jobs = simple.locked();
+        while let Some(job) = jobs.next().await {
+            let event: serde_json::Value = serde_json::from_slice(job.unwrap().value()).unwrap();
+            keys.push(event["key"].to_string());
+        }
+        let mut jobs = normal.locked();
+        while let Some(job) = jobs.next().await {
+            keys.push(job.unwrap().value().string("key").unwrap().to_owned());
+        }
+        assert_eq!(keys, ["0", "1", "2"], "normal: {is_normal}, sync: {sync}, the {at}. call");
+        writer.stats().failures
+    }
+
+    /// A disk that takes all and syncs nothing must not get it again and again.
+    #[tokio::test]
+    async fn what_is_not_synced_is_not_written_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = QueueSimple::builder(folder.path()).sync(true).open().await.unwrap();
+        let writer = Writer::new(queue.clone().into());
+        let write = |events: usize, syncs: bool| {
+            for _ in 0..events {
+                writer.backlog().push(Record::sample());
+            }
+            let plan = move |what: &'static str| match what == "sync a directory" && !syncs {
+                true => Fate::Refused(Errno::IO),
+                false => Fate::Made,
+            };
+            with(plan, || writer.write_batch().now_or_never().expect("it is done in place"));
+            writer.stats()
+        };
+        let stats = write(3, false);
+        assert_eq!((stats.written, stats.unsynced, stats.failures), (3, 3, 1));
+        assert_eq!((stats.in_hand, stats.stalled), (0, None), "nothing is left to write");
+        let stats = write(2, true);
+        assert_eq!((stats.written, stats.unsynced, stats.failures), (5, 3, 1));
+        assert_eq!(queue.count().await.unwrap(), 5);
     }
 }

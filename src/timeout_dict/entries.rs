@@ -2,7 +2,7 @@
 //!
 //! 1. The location of each entry is in `by_key`.
 //! 2. An entry with a deadline is in `deadlines`, unless it is on lease; then it is in `leases`, unless the
-//!    lease is never over. All others are in neither.
+//!    lease is never over. One that failed too often is in `dead`. All others are in none.
 //! 3. No sequence number is given twice, neither to a deadline nor to a claim. So a claim is void unless its
 //!    number is the one that its entry has.
 //! 4. The user's `Eq` and `Clone` run before anything is changed, and nothing of the user's is dropped. So
@@ -10,15 +10,20 @@
 //! 5. Whatever is put into one of the queues and comes before what the first waiter sleeps for, sets
 //!    `must_wake`.
 
-use std::{borrow::Borrow, hint::black_box, mem, time::Duration};
+mod claims;
+mod dead;
 
+use std::{borrow::Borrow, hint::black_box, mem};
+
+use rand::rngs::SmallRng;
 use slab::Slab;
 
 use super::{
     deadline_queue::{DeadlineQueue, Timer},
     key_index::{KeyIndex, Location},
+    retries::Retries,
 };
-use crate::engine::clock::{Deadline, Now, Tick};
+use crate::engine::clock::{Deadline, Now};
 
 /// As many entries' memory stays when none is left: a dictionary that is often empty does not begin anew each
 /// time.
@@ -30,6 +35,12 @@ pub(super) struct Entries<K, V> {
     deadlines: DeadlineQueue,
     /// The ends of leases.
     leases: DeadlineQueue,
+    /// In the order of their deaths, by their sequence numbers alone.
+    dead: DeadlineQueue,
+    dead_len: usize,
+    retries: Retries,
+    /// For the jitter.
+    random: SmallRng,
     last_sequence: u64,
     /// What the first waiter sleeps for, as [`Deadline::order`]. It may outlive the wait, at the cost of a
     /// needless notice.
@@ -41,6 +52,7 @@ pub(super) struct Entries<K, V> {
 pub(super) struct ClaimedEntry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
+    pub(super) attempts: u32,
     pub(super) id: ClaimId,
 }
 
@@ -62,24 +74,31 @@ struct Entry<K, V> {
     claim: u64,
     /// Of the lease, where the entry is on one.
     lease_end: Deadline,
+    /// How often it was lent since it was set.
+    attempts: u32,
     queued_in: QueuedIn,
 }
 
 /// In which queue an entry has its timer.
 #[derive(Clone, Copy)]
 enum QueuedIn {
-    Neither,
+    None,
     Deadlines,
     Leases,
+    Dead,
 }
 
 impl<K, V> Entries<K, V> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(retries: Retries, random: SmallRng) -> Self {
         Self {
             slots: Slab::new(),
             by_key: KeyIndex::new(),
             deadlines: DeadlineQueue::new(),
             leases: DeadlineQueue::new(),
+            dead: DeadlineQueue::new(),
+            dead_len: 0,
+            retries,
+            random,
             last_sequence: 0,
             sleeps_until: None,
             must_wake: false,
@@ -100,6 +119,7 @@ impl<K, V> Entries<K, V> {
         match self.find(hash, key) {
             Some(location) => {
                 self.reschedule(location, deadline);
+                self.entry_mut(location).attempts = 0;
                 mem::swap(&mut self.entry_mut(location).value, value);
             }
             None => {
@@ -126,7 +146,7 @@ impl<K, V> Entries<K, V> {
         self.find(Location::fold(hash), key).map(|location| self.entry(location).deadline)
     }
 
-    /// Returns the deadline it had.
+    /// Returns the deadline it had; none where there is no entry, or a dead one.
     pub(super) fn set_deadline<Q>(
         &mut self,
         hash: u64,
@@ -138,7 +158,17 @@ impl<K, V> Entries<K, V> {
         Q: Eq + ?Sized,
     {
         let location = self.find(Location::fold(hash), key)?;
-        let old = self.entry(location).deadline;
+        let &Entry { deadline: old, queued_in, .. } = self.entry(location);
+        if matches!(queued_in, QueuedIn::Dead) {
+            return None;
+        }
+        if self.has_failed_for_good(location) {
+            // Its last claim is still out, and void by this.
+            self.dequeue(location);
+            self.bury(location);
+            self.entry_mut(location).claim = 0;
+            return None;
+        }
         self.reschedule(location, deadline);
         Some(old)
     }
@@ -159,20 +189,10 @@ impl<K, V> Entries<K, V> {
             last_sequence: self.last_sequence,
             sleeps_until: self.sleeps_until,
             must_wake: self.must_wake,
-            ..Self::new()
+            ..Self::new(self.retries, self.random.clone())
         };
         let old = mem::replace(self, fresh);
         old.slots.into_iter().map(|(_, entry)| (entry.key, entry.value))
-    }
-
-    /// Puts back in `deadlines` what was on leases that are over. Their claims are not void yet.
-    pub(super) fn end_leases(&mut self, now: &impl Now) {
-        while let Some(first) = self.leases.first(|_| ())
-            && now.is_dead(first.deadline)
-        {
-            self.leases.remove_first();
-            self.enqueue(first.location);
-        }
     }
 
     /// Takes the first entry out that is due.
@@ -180,51 +200,6 @@ impl<K, V> Entries<K, V> {
         let first = self.first_due(now)?;
         self.deadlines.remove_first();
         Some(self.remove_at(first.location))
-    }
-
-    /// Lends the first entry that is due.
-    pub(super) fn claim_first(&mut self, now: Tick, lease: Duration) -> Option<ClaimedEntry<K, V>>
-    where
-        K: Clone,
-        V: Clone,
-    {
-        let first = self.first_due(&now)?;
-        let entry = self.entry(first.location);
-        let (key, value) = (entry.key.clone(), entry.value.clone());
-        self.deadlines.remove_first();
-        let id = ClaimId { location: first.location, sequence: self.next_sequence() };
-        self.entry_mut(first.location).claim = id.sequence;
-        self.enqueue_lease(id, now.after(lease));
-        Some(ClaimedEntry { key, value, id })
-    }
-
-    /// Takes out what the claim is on, unless that is void.
-    pub(super) fn ack(&mut self, claim: ClaimId) -> Option<(K, V)> {
-        if self.is_void(claim) {
-            return None;
-        }
-        self.dequeue(claim.location);
-        Some(self.remove_at(claim.location))
-    }
-
-    /// Lets the lease be over at `end`; tells whether the claim is not void.
-    pub(super) fn extend(&mut self, claim: ClaimId, end: Deadline) -> bool {
-        if self.is_void(claim) {
-            return false;
-        }
-        self.dequeue(claim.location);
-        self.enqueue_lease(claim, end);
-        true
-    }
-
-    /// Ends the lease and the claim.
-    pub(super) fn give_back(&mut self, claim: ClaimId) {
-        if self.is_void(claim) {
-            return;
-        }
-        self.dequeue(claim.location);
-        self.entry_mut(claim.location).claim = 0;
-        self.enqueue(claim.location);
     }
 
     /// When something may be due at the earliest. Whatever comes sooner sets `must_wake`.
@@ -272,7 +247,8 @@ impl<K, V> Entries<K, V> {
             sequence: self.next_sequence(),
             claim: 0,
             lease_end: Deadline::PERSISTENT,
-            queued_in: QueuedIn::Neither,
+            attempts: 0,
+            queued_in: QueuedIn::None,
         };
         let vacant = self.slots.vacant_entry();
         // 32 bits, so that a location is one word of the index.
@@ -294,11 +270,11 @@ impl<K, V> Entries<K, V> {
         self.enqueue(location);
     }
 
-    /// From neither queue into `deadlines`, where it has a deadline.
+    /// From no queue into `deadlines`, where it has a deadline.
     fn enqueue(&mut self, location: Location) {
         let entry = self.entry_mut(location);
         if entry.deadline.is_persistent() {
-            entry.queued_in = QueuedIn::Neither;
+            entry.queued_in = QueuedIn::None;
             return;
         }
         entry.queued_in = QueuedIn::Deadlines;
@@ -307,27 +283,17 @@ impl<K, V> Entries<K, V> {
         self.wake_for(timer.deadline);
     }
 
-    /// From neither queue into `leases`, where the lease has an end.
-    fn enqueue_lease(&mut self, claim: ClaimId, end: Deadline) {
-        let entry = self.entry_mut(claim.location);
-        if end.is_persistent() {
-            entry.queued_in = QueuedIn::Neither;
-            return;
-        }
-        entry.queued_in = QueuedIn::Leases;
-        entry.lease_end = end;
-        let timer = Timer { deadline: end, sequence: claim.sequence, location: claim.location };
-        self.leases.insert(timer);
-        self.wake_for(end);
-    }
-
     /// Out of the queue in which it is, if any.
     fn dequeue(&mut self, location: Location) {
         let entry = &mut self.slots[location.slot as usize];
-        match mem::replace(&mut entry.queued_in, QueuedIn::Neither) {
-            QueuedIn::Neither => {}
+        match mem::replace(&mut entry.queued_in, QueuedIn::None) {
+            QueuedIn::None => {}
             QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
+            QueuedIn::Dead => {
+                self.dead.remove(entry.deadline, entry.sequence);
+                self.dead_len -= 1;
+            }
         }
     }
 
@@ -348,11 +314,6 @@ impl<K, V> Entries<K, V> {
             self.sleeps_until = None;
             self.must_wake = true;
         }
-    }
-
-    fn is_void(&self, claim: ClaimId) -> bool {
-        let entry = self.slots.get(claim.location.slot as usize);
-        entry.is_none_or(|entry| entry.claim != claim.sequence)
     }
 
     fn next_sequence(&mut self) -> u64 {

@@ -37,9 +37,10 @@ where
     /// comes again.
     ///
     /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
-    /// is dropped, because of an error, a panic or the end of its task, gives its entry back at once. What
-    /// hangs, or was leaked, holds it until the lease is over. A lease that overflows is never over; one of
-    /// zero is at once, so that anybody may claim the entry next.
+    /// is dropped, because of an error, a panic or the end of its task, gives its entry back: it is due again after
+    /// a [backoff](crate::TimeoutDictBuilder::backoff). What hangs, or was leaked, holds it until the lease is over,
+    /// and then it comes again at once. A lease that overflows is never over; one of zero is at once, so that
+    /// anybody may claim the entry next.
     ///
     /// ```
     /// use std::time::Duration;
@@ -53,7 +54,9 @@ where
     /// let fails = logins.claim_expired(100, lease).await;
     /// assert!(logins.claim_expired(100, lease).await.is_empty());
     /// drop(fails);
+    /// assert!(logins.claim_expired(100, lease).await.is_empty());
     ///
+    /// tokio::time::advance(Duration::from_secs(2)).await;
     /// for claim in logins.claim_expired(100, lease).await {
     ///     assert_eq!((claim.key(), claim.value()), (&"ada", &1));
     ///     assert!(claim.ack().await);
@@ -136,7 +139,7 @@ where
     ///         let job = jobs.next_claim(Duration::from_secs(60)).await;
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await;
-    ///         } // else it is given back, and comes again
+    ///         } // else it is given back, and comes again, each time later
     ///     }
     /// }
     /// # async fn work(_: &u32) -> Result<(), ()> { Ok(()) }

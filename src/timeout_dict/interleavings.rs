@@ -10,7 +10,7 @@ use std::{
 
 use shuttle::{future::block_on, rand::Rng, thread};
 
-use super::{claim::Claim, entries::Entries, state::SharedState};
+use super::{claim::Claim, entries::Entries, retries::Retries, state::SharedState};
 use crate::engine::clock::{Deadline, Tick};
 
 const KEY: u8 = 1;
@@ -24,7 +24,8 @@ struct Parts {
 
 impl Parts {
     fn new() -> Self {
-        let shared = Arc::new(SharedState::new());
+        let at_once = Retries { first: Duration::ZERO, ..Retries::DEFAULT };
+        let shared = Arc::new(SharedState::new(at_once, Some(7)));
         Self { start: shared.clock.now(), shared }
     }
 
@@ -78,7 +79,7 @@ impl Parts {
     }
 
     fn extend(&self, claim: &Claim<u8, u32>, end: u64) -> bool {
-        claim.extend_to(self.until(end))
+        claim.extend_to(self.until(end), self.start)
     }
 
     async fn next(&self) -> u32 {
@@ -251,7 +252,10 @@ fn interleavings_of_waiting_and_giving_up() {
             parts.set_deadline(0);
             let claim = parts.claim(0, u64::MAX);
             thread::yield_now();
-            drop(claim);
+            if let Some(mut claim) = claim {
+                // At a time that is over for who waits, whose clock goes on.
+                claim.give_back(Some(Duration::ZERO), parts.start);
+            }
             parts.set(2, 0)
         });
         let (replaced, given) = (sets.join().unwrap(), gives_up.join().unwrap());

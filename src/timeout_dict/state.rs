@@ -2,9 +2,10 @@
 
 use std::sync::PoisonError;
 
+use rand::{SeedableRng, make_rng, rngs::SmallRng};
 use tokio::sync::Notify;
 
-use super::entries::Entries;
+use super::{entries::Entries, retries::Retries};
 use crate::engine::{
     clock::{Clock, Tick},
     sync::Mutex,
@@ -22,9 +23,10 @@ pub(super) struct SharedState<K, V> {
 }
 
 impl<K, V> SharedState<K, V> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(retries: Retries, seed: Option<u64>) -> Self {
+        let random = seed.map_or_else(make_rng, SmallRng::seed_from_u64);
         Self {
-            entries: Mutex::new(Entries::new()),
+            entries: Mutex::new(Entries::new(retries, random)),
             clock: Clock::new(),
             waiters: tokio::sync::Mutex::new(()),
             sooner: Notify::new(),

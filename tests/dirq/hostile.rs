@@ -246,6 +246,73 @@ async fn junk_in_the_place_of_a_directory_is_stepped_over() {
     assert!(matches!(&error, Error::Foreign { path } if *path == file), "{error:?}");
 }
 
+/// Anybody who may write to a queue can make a file of any size that takes no room.
+#[tokio::test]
+async fn a_file_that_is_longer_than_memory_is_an_error() {
+    let dir = tempdir().unwrap();
+    let (path, fields) = (dir.path().join("simple"), dir.path().join("normal"));
+    let queue = QueueSimple::open(&path).await.unwrap();
+    let schema = || "body:string".parse().unwrap();
+    let normal = Queue::builder(&fields).schema(schema()).open().await.unwrap();
+    let (name, element) = (queue.add("x").await.unwrap(), normal.add(body("x")).await.unwrap());
+    let files = [path.join(name.to_string()), fields.join(element.to_string()).join("body")];
+    // As long as its file system lets it be.
+    for file in &files {
+        let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+        let longest = (31..=62).rev().find(|bits| file.set_len(1 << bits).is_ok()).unwrap();
+        assert!(longest > 40 || !IN_MEMORY, "2^{longest} bytes");
+    }
+    for _ in 0..2 {
+        let errors =
+            [queue.dequeue(&name).await.map(drop), normal.dequeue(&element).await.map(drop)];
+        for (error, file) in errors.into_iter().zip(&files) {
+            let Err(Error::TooLarge { path, limit }) = error else { panic!("{error:?}") };
+            assert_eq!((&path, limit), (file, 1 << 30));
+        }
+    }
+    let mut jobs = queue.locked();
+    assert!(matches!(jobs.next().await.unwrap(), Err(Error::TooLarge { .. })));
+    assert!(jobs.next().await.is_none());
+    if IN_MEMORY {
+        // Where it may be as long as it is, there is no memory for it.
+        let queue = QueueSimple::builder(&path).max_size(u64::MAX).open().await.unwrap();
+        let error = queue.dequeue(&name).await.unwrap_err();
+        assert_eq!(kind(&error), Some(ErrorKind::OutOfMemory), "{error:?}");
+    }
+    assert!(queue.lock(&name).await.unwrap() && normal.lock(&element).await.unwrap(), "unlocked");
+}
+
+#[tokio::test]
+async fn what_is_longer_than_an_element_may_be_is_neither_added_nor_read() {
+    let dir = tempdir().unwrap();
+    let simple = dir.path().join("simple");
+    let queue = QueueSimple::builder(&simple).max_size(3).open().await.unwrap();
+    let schema = || "body:string,more:string".parse().unwrap();
+    let normal = Queue::builder(dir.path().join("normal")).schema(schema());
+    let normal = normal.max_size(3).open().await.unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "four").unwrap();
+    for error in [
+        queue.add("four").await.unwrap_err(),
+        queue.add_many(["one", "four"]).await.unwrap_err(),
+        queue.add_path(&file).await.unwrap_err(),
+        normal.add(body("two").with("more", "four")).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::TooLarge { limit: 3, .. }), "{error:?}");
+    }
+    assert!(file.exists());
+    assert_eq!((queue.count().await.unwrap(), normal.count().await.unwrap()), (0, 0));
+    let name = queue.add("two").await.unwrap();
+    assert_eq!(queue.peek(&name).await.unwrap().unwrap(), "two");
+    let element = normal.add(body("two").with("more", "too")).await.unwrap();
+    assert!(normal.get_element(&element).await.unwrap().is_some(), "each field by itself");
+    let other = QueueSimple::open(&simple).await.unwrap();
+    let name = other.add("four").await.unwrap();
+    assert!(matches!(queue.peek(&name).await, Err(Error::TooLarge { limit: 3, .. })));
+    assert!(matches!(queue.dequeue(&name).await, Err(Error::TooLarge { limit: 3, .. })));
+    assert_eq!(other.dequeue(&name).await.unwrap().unwrap(), "four");
+}
+
 #[tokio::test]
 async fn what_is_in_the_way_of_an_add_is_told_and_nothing_is_left() {
     let dir = tempdir().unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::dirq::{Element, Error, Purge, Queue, QueueSimple};
+use fleeting::dirq::{Element, Error, Name, Purge, Queue, QueueSimple};
 use tempfile::TempDir;
 use tokio::{runtime::Builder, task::spawn_blocking, time::sleep};
 use tokio_test::{assert_ready_ok, task::spawn};
@@ -25,11 +25,15 @@ async fn simple(path: &Path) -> QueueSimple {
 }
 
 async fn normal(path: &Path) -> Queue {
-    Queue::builder(path).schema("body:string".parse().unwrap()).open().await.unwrap()
+    Queue::builder(path).schema("body:string,more:string?".parse().unwrap()).open().await.unwrap()
 }
 
 fn body(text: &str) -> Element {
     Element::new().with("body", text)
+}
+
+fn lock_of(queue: &QueueSimple, name: &Name) -> PathBuf {
+    queue.path().join(format!("{name}.lck"))
 }
 
 fn is_done<T>(call: impl Future<Output = Result<T, Error>>) -> T {
@@ -50,6 +54,12 @@ fn calls_about_an_element_are_made_in_place() {
         let fields = normal(&dir.path().join("normal")).await;
         // It looks for the directory of new elements.
         let old = fields.add(body("old")).await.unwrap();
+        let long = queue.add(vec![b'x'; 64 * 1024 + 1]).await.unwrap();
+        let longer = queue.add(vec![b'x'; 1 << 20]).await.unwrap();
+        let wide = fields.add(body(&"x".repeat(64 * 1024 + 1))).await.unwrap();
+        let half = "x".repeat(40_000);
+        let many = fields.add(body(&half).with("more", half.as_str())).await.unwrap();
+        assert!(queue.lock(&long).await.unwrap());
         let mut names = queue.names();
         let mut locked = queue.locked();
         let (release, taken) = mpsc::channel::<()>();
@@ -80,6 +90,10 @@ fn calls_about_an_element_are_made_in_place() {
 
         // What may be long is not.
         assert!(waits(queue.add(vec![b'x'; 64 * 1024 + 1])));
+        assert!(waits(queue.get(&long)) && waits(queue.peek(&long)) && waits(fields.peek(&wide)));
+        assert!(waits(fields.peek(&many)), "its fields are short, and together they are not");
+        assert!(waits(queue.dequeue(&longer)));
+        assert!(!lock_of(&queue, &longer).exists(), "what was not done in place is undone");
         assert!(waits(fields.add(body(&"x".repeat(64 * 1024 + 1)))));
         assert!(waits(queue.add_many(["x"])));
         assert!(waits(fields.add_many([body("x")])));
@@ -92,6 +106,8 @@ fn calls_about_an_element_are_made_in_place() {
 
         drop(release);
         assert!(taker.await.unwrap().is_err());
+        assert_eq!(queue.get(&long).await.unwrap().len(), 64 * 1024 + 1);
+        queue.remove(&long).await.unwrap();
         let job = locked.next().await.unwrap().unwrap();
         let (release, taken) = mpsc::channel::<()>();
         let taker = spawn_blocking(move || taken.recv());
@@ -103,6 +119,19 @@ fn calls_about_an_element_are_made_in_place() {
         drop(release);
         assert!(taker.await.unwrap().is_err());
     });
+}
+
+#[tokio::test]
+async fn what_is_long_is_read_elsewhere_in_a_stream_too() {
+    let dir = memory();
+    let queue = simple(dir.path()).await;
+    let bodies = [10, 100_000, 20, 200_000].map(|len| vec![b'x'; len]);
+    queue.add_many(&bodies).await.unwrap();
+    let mut jobs = queue.locked();
+    for body in &bodies {
+        assert_eq!(jobs.next().await.unwrap().unwrap().value(), body);
+    }
+    assert!(jobs.next().await.is_none());
 }
 
 #[tokio::test]

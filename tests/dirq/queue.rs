@@ -143,7 +143,7 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
     fs::write(file("header"), "no tabulator\n").unwrap();
     let error = queue.get_element(&name).await.unwrap_err();
     assert!(
-        matches!(&error, Error::InvalidTable { field, line: 1 } if field == "header"),
+        matches!(&error, Error::InvalidTable { field, line: 1, .. } if field == "header"),
         "{error:?}"
     );
     fs::remove_file(file("header")).unwrap();
@@ -165,6 +165,34 @@ async fn what_was_written_otherwise_is_told_and_unlocked() {
     fs::remove_file(file("not-ours")).unwrap();
     queue.remove(&name).await.unwrap();
     assert_eq!(tree(queue.path()), ["00000000/", "obsolete/", "temporary/"]);
+}
+
+#[tokio::test]
+async fn an_element_that_holds_a_directory_stays_whole() {
+    let (_dir, queue) = queue().await;
+    let name = queue.add(body("x")).await.unwrap();
+    let file = |file: &str| path_of(&queue, &name).join(file);
+    fs::create_dir(file("sub")).unwrap();
+    fs::write(file("sub/data"), "of somebody").unwrap();
+    let before = tree(queue.path());
+    let error = queue.dequeue(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { path } if *path == file("sub")), "{error:?}");
+    assert_eq!(tree(queue.path()), before, "unlocked, and where it was");
+    assert!(queue.lock(&name).await.unwrap());
+    let error = queue.remove(&name).await.unwrap_err();
+    assert!(matches!(&error, Error::Foreign { .. }), "{error:?}");
+    assert!(file("locked").exists() && file("body").exists());
+    // What others left on its way in or out.
+    for side in ["temporary", "obsolete"] {
+        let element = queue.path().join(side).join("00000000000001");
+        fs::create_dir_all(element.join("sub")).unwrap();
+        fs::write(element.join("body"), "whole").unwrap();
+        make_old(&element, HOUR);
+    }
+    let before = tree(queue.path());
+    let report = queue.purge(Purge::default()).await.unwrap();
+    assert_eq!(report, Default::default());
+    assert_eq!(tree(queue.path()), before);
 }
 
 #[tokio::test]

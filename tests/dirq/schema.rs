@@ -153,7 +153,7 @@ fn any_text_is_read_by_the_rules() {
     proptest!(config(), |(text in text)| {
         match (fixture.read(text.as_bytes()), naive_table(&text)) {
             (Ok(table), Ok(expected)) => prop_assert_eq!(table, expected),
-            (Err(Error::InvalidTable { field, line }), Err(expected)) => {
+            (Err(Error::InvalidTable { field, line, .. }), Err(expected)) => {
                 prop_assert_eq!((&*field, line), ("table", expected));
             }
             (read, expected) => panic!("{text:?} is read as {read:?}, and should be {expected:?}"),
@@ -218,7 +218,7 @@ fn the_reading_rules_one_by_one() {
         (b"a\tb\n \n", 2),
     ] {
         match fixture.read(bytes) {
-            Err(Error::InvalidTable { field, line }) => {
+            Err(Error::InvalidTable { field, line, .. }) => {
                 assert_eq!((&*field, line), ("table", expected));
             }
             read => panic!("{:?} is read as {read:?}", bytes.escape_ascii().to_string()),
@@ -272,7 +272,7 @@ fn an_element_is_what_the_schema_says() {
     let name = add(whole()).unwrap();
     fs::write(fixture.file(&name, "text"), b"a\xffb").unwrap();
     match fixture.take(&name) {
-        Err(Error::NotUtf8 { field, source }) => {
+        Err(Error::NotUtf8 { field, source, .. }) => {
             assert_eq!((&*field, source.valid_up_to()), ("text", 1))
         }
         read => panic!("it is not UTF-8, and is read as {read:?}"),

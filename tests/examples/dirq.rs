@@ -228,13 +228,50 @@ fn a_purge_gives_back_what_a_dead_process_locked() {
         let element = if schema.is_empty() { json!("x") } else { json!({ "body": "x" }) };
         let added = run_with(&["add", queue], &json!({ "element": element }).to_string());
         run_with(&["lock", queue, name(&added[0])], "");
-        let none = json!({ "temporary": 0, "locks": 0, "directories": 0 });
+        let none = json!({ "temporary": 0, "locks": 0, "directories": 0, "failed": 0 });
         assert_eq!(run_with(&["purge", queue], ""), std::slice::from_ref(&none));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "0"], ""), [none]);
         thread::sleep(Duration::from_millis(1_100));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "1"], "")[0]["locks"], 1);
         assert_eq!(run_with(&["drain", queue], "").len(), 1);
     }
+}
+
+/// A directory in the place of an element's field, and bytes that are no text: each alone must not stop a worker.
+#[test]
+fn what_can_not_be_read_is_passed_over_and_told_once() {
+    let folder = folder();
+    let [queue, moved] = ["queue", "moved"].map(|name| path(&folder, name));
+    let [option, schema] = SCHEMA;
+    let input: String = ["a", "b", "c", "d"]
+        .map(|body| json!({ "element": { "body": body } }).to_string() + "\n")
+        .concat();
+    let added = run_with(&[option, schema, "add", &queue], &input);
+    let body = |index: usize| Path::new(&queue).join(name(&added[index])).join("body");
+    fs::write(body(0), b"\xff").unwrap();
+    fs::remove_file(body(2)).unwrap();
+    fs::create_dir(body(2)).unwrap();
+    let drained = output(&[option, schema, "drain", &queue], "");
+    assert_eq!(drained.status.code(), Some(1));
+    let bodies: Vec<_> =
+        lines(&drained).iter().map(|line| line["element"]["body"].clone()).collect();
+    assert_eq!(bodies, ["b", "d"]);
+    let said = String::from_utf8_lossy(&drained.stderr).into_owned();
+    assert!(said.contains("is not UTF-8") && said.contains("is no part of a queue"), "{said}");
+    assert!([0, 2].iter().all(|&index| said.contains(name(&added[index]))), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    let converted = output(&[option, schema, "convert", &queue, &moved], "");
+    assert_eq!((converted.status.code(), lines(&converted).len()), (Some(1), 0));
+    assert_eq!(run(&["count", &queue]), [json!({ "count": 2 })]);
+
+    // It looks again and again.
+    run_with(&[option, schema, "add", &queue], &json!({ "element": { "body": "e" } }).to_string());
+    let mut watch = Running::start(&[option, schema, "watch", "--limit", "2", &queue]);
+    assert_eq!(watch.line()["element"]["body"], "e");
+    thread::sleep(Duration::from_millis(1_500));
+    run_with(&[option, schema, "add", &queue], &json!({ "element": { "body": "f" } }).to_string());
+    assert_eq!(watch.line()["element"]["body"], "f");
+    assert_eq!(watch.wait(), Some(1), "some can't be read");
 }
 
 #[test]

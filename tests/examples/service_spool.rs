@@ -2,16 +2,17 @@
 
 use std::{
     fs,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use axum::http::Method;
+use fleeting::dirq::QueueSimple;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    directory::{elements, python, scratch},
+    directory::{elements, python, python_command, scratch},
     example::{Service, example},
     http::Client,
 };
@@ -48,6 +49,8 @@ async fn the_service_spools_and_a_python_program_takes_it() {
         sleep(Duration::from_millis(10)).await;
     };
     assert_eq!((&stats["spooled"], &stats["subscribers"]), (&json!(2), &json!(0)));
+    let spool = json!({ "in_hand": 0, "unwritable": 0, "failures": 0, "stalled_s": null });
+    assert_eq!(stats["spool"], spool);
 
     let work = || {
         let worker = include_str!("../../examples/spool_worker.py");
@@ -64,6 +67,66 @@ async fn the_service_spools_and_a_python_program_takes_it() {
     service.signal("TERM");
     assert_eq!(service.wait(PATIENCE).code(), Some(0));
     assert_eq!(work(), [r#"expired last """#]);
+}
+
+/// What is no event stays, and nobody stops at it; two that want the same are not in each other's way.
+#[tokio::test]
+async fn several_workers_take_what_is_an_event_and_pass_over_what_is_not() {
+    let folder = scratch();
+    let queue = QueueSimple::builder(folder.path()).granularity(Duration::from_secs(1 << 31));
+    let queue = queue.open().await.unwrap();
+    let event = |n: usize| json!({ "key": n, "value": n, "meta": { "cause": "expired" } });
+    let bad = ["no JSON", "{}", "[1]", "\"text\""];
+    queue.add_many(bad).await.unwrap();
+    let names = queue.add_many((0..300).map(|n| event(n).to_string())).await.unwrap();
+    let worker = include_str!("../../examples/spool_worker.py");
+    let args = [folder.path().to_str().unwrap(), "--once"];
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let mut command = python_command(worker, &args);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut printed = Vec::new();
+    for worker in workers {
+        let output = worker.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(said.lines().count() <= bad.len() && said.contains("is no event"), "{said}");
+        printed.extend(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned));
+    }
+    printed.sort();
+    let mut expected: Vec<_> = (0..names.len()).map(|n| format!("expired {n} {n}")).collect();
+    expected.sort();
+    assert_eq!(printed, expected, "each once");
+    assert_eq!(elements(folder.path()).len(), bad.len());
+    let mut locked = queue.locked();
+    for body in bad {
+        assert_eq!(locked.next().await.unwrap().unwrap().value(), body, "unlocked");
+    }
+}
+
+/// It would only be found out when the first session expires.
+#[test]
+fn a_folder_that_is_read_only_is_a_sentence() {
+    let folder = scratch();
+    let mount = r#"mount -t tmpfs none "$0" && mount -o remount,ro "$0" && exec "$@""#;
+    let can_mount = |program: &str, args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", mount]).arg(folder.path()).arg(program).args(args);
+        command.output().expect("unshare of util-linux runs")
+    };
+    if !can_mount("true", &[]).status.success() {
+        println!("no mounts here: it is not tried");
+        return;
+    }
+    let path = folder.path().to_str().unwrap();
+    let program = example("service");
+    let service =
+        can_mount(program.to_str().unwrap(), &["--listen", "127.0.0.1:0", "--spool", path]);
+    assert_eq!((service.status.code(), service.stdout), (Some(1), Vec::new()));
+    let complaint = String::from_utf8_lossy(&service.stderr);
+    assert!(complaint.contains("cannot write to") && complaint.contains(path), "{complaint}");
 }
 
 #[test]

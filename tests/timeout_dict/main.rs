@@ -8,6 +8,7 @@ mod two_clocks;
 mod claims;
 mod due;
 mod model;
+mod retries;
 mod runtimes;
 mod stress;
 mod user_types;

@@ -96,7 +96,8 @@ async fn a_panic_in_any_call_loses_nothing() {
     for which in 0..CALLS {
         for calls in 1..20 {
             let fuse = Fuse::default();
-            let dict: Dict = TimeoutDict::new();
+            let at_once = Duration::ZERO;
+            let dict: Dict = TimeoutDict::builder().backoff(at_once, at_once).build();
             let moody = |id| Moody { id, fuse: fuse.clone(), last_will: None };
             for id in 0..8 {
                 dict.set(moody(id), moody(id), Duration::ZERO).await;

@@ -16,10 +16,17 @@ use std::{
 use rustix::fs::RawDir;
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fchmod, fstat,
-        fsync, linkat, mkdirat, openat, renameat, statat, unlinkat, utimensat,
+        AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
+        linkat, openat, renameat, statat, unlinkat, utimensat,
     },
-    io::{Errno, Result, read, write},
+    io::Result,
+};
+
+use super::{
+    call::call,
+    file::{read_all, write_all},
+    make_dir::make_dir_at,
+    stat::id,
 };
 
 /// An open directory.
@@ -44,7 +51,7 @@ pub(in crate::dirq) enum OpenFor {
 impl Dir {
     /// Opens the directory at `path`; `ENOTDIR` where that is a symbolic link.
     pub(in crate::dirq) fn open(path: PathBuf) -> Result<Self> {
-        let fd = rustix::fs::open(&path, TRAVERSE, Mode::empty())?;
+        let fd = call("open", || rustix::fs::open(&path, TRAVERSE, Mode::empty()))?;
         Ok(Self { fd, path, opened_for: OpenFor::Traversal })
     }
 
@@ -54,7 +61,7 @@ impl Dir {
             OpenFor::Traversal => TRAVERSE,
             OpenFor::Listing => LIST,
         };
-        let fd = openat(&self.fd, name, flags, Mode::empty())?;
+        let fd = call("open", || openat(&self.fd, name, flags, Mode::empty()))?;
         Ok(Self { fd, path: self.path_of(name), opened_for })
     }
 
@@ -76,70 +83,43 @@ impl Dir {
         sync: bool,
     ) -> Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = openat(&self.fd, name, flags, FILE_MODE)?;
-        write_all(&file, data, umask, sync).inspect_err(|_| {
+        // The final mode from the first moment: what was readable once stays open to who opened it then.
+        let mode = FILE_MODE.difference(umask.unwrap_or(Mode::empty()));
+        let file = call("create", || openat(&self.fd, name, flags, mode))?;
+        write_all(file, data, umask.map(|_| mode), sync).inspect_err(|_| {
             // The first error is the one to tell.
             let _ = self.unlink(name);
         })
     }
 
-    /// All of a regular file: `ELOOP` where it is a link, `EINVAL` where it is anything else.
-    pub(in crate::dirq) fn read(&self, name: &CStr) -> Result<Vec<u8>> {
+    /// All of a regular file: `ELOOP` where it is a link, `EINVAL` where it is anything else, `EFBIG` where it is
+    /// longer than `limit`.
+    pub(in crate::dirq) fn read(&self, name: &CStr, limit: u64) -> Result<Vec<u8>> {
         // Not blocking, as a pipe would wait for somebody who writes.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&self.fd, name, flags, Mode::empty())?;
-        let stat = fstat(&file)?;
-        if !is_file(&stat) {
-            return Err(Errno::INVAL);
-        }
-        // One read of the size that it has: a file of an element never grows, and a read that only finds the end
-        // would be a call more for each element.
-        let mut data = vec![0; usize::try_from(stat.st_size).unwrap_or(0)];
-        let mut filled = 0;
-        while filled < data.len() {
-            match read(&file, &mut data[filled..]) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        data.truncate(filled);
-        Ok(data)
+        read_all(&call("open", || openat(&self.fd, name, flags, Mode::empty()))?, limit)
     }
 
     pub(in crate::dirq) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {
-        linkat(&self.fd, from, &self.fd, to, AtFlags::empty())
+        call("link", || linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
     pub(in crate::dirq) fn unlink(&self, name: &CStr) -> Result<()> {
-        unlinkat(&self.fd, name, AtFlags::empty())
+        call("unlink", || unlinkat(&self.fd, name, AtFlags::empty()))
     }
 
-    /// A new directory in it; its mode is the process' matter unless there is a umask.
+    /// A new directory in it, with the mode that it gets under this umask, or under that of the process.
     pub(in crate::dirq) fn mkdir(&self, name: &CStr, umask: Option<Mode>) -> Result<()> {
-        mkdirat(&self.fd, name, DIR_MODE)?;
-        match umask {
-            None => Ok(()),
-            Some(umask) => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                match openat(&self.fd, name, flags, Mode::empty()) {
-                    Ok(made) => fchmod(&made, DIR_MODE.difference(umask)),
-                    // Who else removed it, or made it anew, is responsible for its mode.
-                    Err(Errno::NOENT) => Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
-        }
+        make_dir_at(&self.fd, name, umask)
     }
 
     pub(in crate::dirq) fn rmdir(&self, name: &CStr) -> Result<()> {
-        unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+        call("rmdir", || unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
     }
 
     /// Moves what is at `from`, here, to `name` in `to`. It replaces an empty directory by a directory.
     pub(in crate::dirq) fn rename(&self, from: &CStr, to: &Self, name: &CStr) -> Result<()> {
-        renameat(&self.fd, from, &to.fd, name)
+        call("rename", || renameat(&self.fd, from, &to.fd, name))
     }
 
     /// Sets both times to the kernel's now, which is allowed to whoever may write the file, unlike any other
@@ -147,12 +127,17 @@ impl Dir {
     pub(in crate::dirq) fn touch(&self, name: &CStr) -> Result<()> {
         let now = || Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now(), last_modification: now() };
-        utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        call("touch", || utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW))
     }
 
     /// What is at `name` itself, a link included.
     pub(in crate::dirq) fn stat(&self, name: &CStr) -> Result<Stat> {
-        statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+        call("stat", || statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    /// Which directory it is.
+    pub(in crate::dirq) fn id(&self) -> Result<(u64, u64)> {
+        Ok(id(&call("stat", || fstat(&self.fd))?))
     }
 
     /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.
@@ -165,53 +150,24 @@ impl Dir {
                 opened.as_fd()
             }
         };
-        each_name(fd, |name, file_type| {
-            if ![c".", c".."].contains(&name) {
-                visit(name, file_type);
-            }
+        call("list", || {
+            each_name(fd, |name, file_type| {
+                if ![c".", c".."].contains(&name) {
+                    visit(name, file_type);
+                }
+            })
         })
     }
 
     /// Lets its list of names survive a crash of the machine.
     pub(in crate::dirq) fn sync(&self) -> Result<()> {
-        fsync(self.readable()?)
+        let readable = self.readable()?;
+        call("sync a directory", || fsync(readable))
     }
 
     fn readable(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(&self.fd, c".", flags, Mode::empty())
-    }
-}
-
-/// Moves the file `from` of one directory to the name `to` in another; `EEXIST` where that is taken.
-///
-/// At once where the file system can, and else by a link and an unlink: for who looks at `to`, they are the
-/// same.
-pub(in crate::dirq) fn rename_to_free_name(
-    from_dir: impl AsFd,
-    from: &CStr,
-    to_dir: &Dir,
-    to: &CStr,
-) -> Result<()> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::{RenameFlags, renameat_with};
-
-        match renameat_with(&from_dir, from, &to_dir.fd, to, RenameFlags::NOREPLACE) {
-            // What a kernel, and a file system, that has no such flag says.
-            Err(Errno::NOSYS | Errno::INVAL | Errno::NOTSUP) => {}
-            result => return result,
-        }
-    }
-    link_and_unlink(from_dir, from, to_dir, to)
-}
-
-fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> Result<()> {
-    linkat(&from_dir, from, &to_dir.fd, to, AtFlags::empty())?;
-    match unlinkat(&from_dir, from, AtFlags::empty()) {
-        // A purge may take the old name as soon as it is old.
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(error) => to_dir.unlink(to).and(Err(error)),
+        call("open", || openat(&self.fd, c".", flags, Mode::empty()))
     }
 }
 
@@ -241,31 +197,7 @@ impl AsFd for Dir {
     }
 }
 
-pub(in crate::dirq) fn is_file(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-}
-
-/// The time of a file's last change, in nanoseconds since 1970.
-pub(in crate::dirq) fn modified(stat: &Stat) -> i128 {
-    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
-}
-
-fn write_all(file: &OwnedFd, mut data: &[u8], umask: Option<Mode>, sync: bool) -> Result<()> {
-    while !data.is_empty() {
-        match write(file, data) {
-            Ok(count) => data = &data[count..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    if let Some(umask) = umask {
-        fchmod(file, FILE_MODE.difference(umask))?;
-    }
-    if sync { fsync(file) } else { Ok(()) }
-}
-
 const FILE_MODE: Mode = Mode::from_bits_retain(0o666);
-pub(super) const DIR_MODE: Mode = Mode::from_bits_retain(0o777);
 
 /// To go through a directory needs no right to list it: others may only drop elements in.
 #[cfg(target_os = "linux")]
@@ -275,34 +207,3 @@ const TRAVERSE: OFlags =
 const TRAVERSE: OFlags = LIST;
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    /// Most file systems can do it at once, and so no test from outside gets here.
-    #[test]
-    fn a_link_and_an_unlink_do_for_a_rename() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = Dir::open(dir.path().to_owned()).unwrap();
-        type Rename = fn(&Dir, &CStr, &Dir, &CStr) -> Result<()>;
-        let renames: [Rename; 2] = [
-            |from_dir, from, to_dir, to| rename_to_free_name(from_dir, from, to_dir, to),
-            |from_dir, from, to_dir, to| link_and_unlink(from_dir, from, to_dir, to),
-        ];
-        for rename in renames {
-            dir.create(c"draft", b"new", None, false).unwrap();
-            dir.create(c"taken", b"old", None, false).unwrap();
-            assert_eq!(rename(&dir, c"draft", &dir, c"taken"), Err(Errno::EXIST));
-            assert_eq!(fs::read(dir.path().join("taken")).unwrap(), b"old");
-            assert_eq!(rename(&dir, c"draft", &dir, c"free"), Ok(()));
-            assert_eq!(rename(&dir, c"draft", &dir, c"more"), Err(Errno::NOENT));
-            assert_eq!(fs::read(dir.path().join("free")).unwrap(), b"new");
-            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-            dir.unlink(c"free").unwrap();
-            dir.unlink(c"taken").unwrap();
-        }
-    }
-}

@@ -13,7 +13,7 @@ use crate::dirq::{
     Element, Error, Name,
     blocking::Work,
     file_name::FileName,
-    fs::{Dir, Mode, OpenFor},
+    fs::{Dir, Mode, OpenFor, id},
     retry::RetryBudget,
     root::{Opener, Root},
 };
@@ -33,8 +33,7 @@ impl Normal {
         let mut dirs = AddDirs::new(&self.root);
         let temp = self.write(&mut dirs, &files)?;
         let name = self.publish(&mut dirs, temp, &files)?;
-        self.root.sync_names(&[name])?;
-        Ok(name)
+        self.root.finish_add(name)
     }
 
     /// Adds the elements. Until all are written none is added, and where one can't be written none is.
@@ -45,20 +44,16 @@ impl Normal {
         let mut dirs = AddDirs::new(&self.root);
         let write = |files| Ok((self.write(&mut dirs, files)?, files));
         let written: Vec<_> = encoded.iter().map(write).collect::<Result<_, Error>>()?;
-        let mut names = Vec::with_capacity(written.len());
-        for (temp, files) in written {
-            match self.publish(&mut dirs, temp, files) {
-                Ok(name) => names.push(name),
-                Err(error) => return Err(Error::behind(error, names)),
-            }
-        }
-        self.root.sync_names(&names)?;
-        Ok(names)
+        let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
+        self.root.finish_adds(written.into_iter().map(publish))
     }
 
     /// Writes the files of an element into a directory of their own, in `temporary`.
     fn write<'a>(&'a self, dirs: &mut AddDirs<'a>, files: &Files) -> Result<TempElement, Error> {
         let umask = self.root.umask;
+        for (_, data) in files {
+            self.root.check_size(data.len() as u64, || self.root.path().to_owned())?;
+        }
         let mut retries = RetryBudget::of("add to");
         loop {
             let parent = match &dirs.temporary {
@@ -70,7 +65,7 @@ impl Normal {
             let name = FileName::element(self.root.names.next());
             match parent.mkdir(name.c_str(), umask) {
                 Ok(()) => {
-                    let temp = TempElement { parent, name, published: false };
+                    let mut temp = TempElement { parent, name, id: None, published: false };
                     match temp.fill(files, umask, self.root.sync) {
                         Ok(()) => return Ok(temp),
                         // Other implementations purge what they find empty, however young it is.
@@ -111,8 +106,18 @@ impl Normal {
                         self.rotation.forget();
                         *dirs = AddDirs::new(&self.root);
                     }
+                    // Over NFS, an answer may be lost and the request sent again: then it is where it was to go.
+                    Err(_)
+                        if dir
+                            .stat(element.c_str())
+                            .is_ok_and(|stat| temp.id == Some(id(&stat))) =>
+                    {
+                        temp.published = true;
+                        return Ok(name);
+                    }
                     // A purge took it for one whose writer died.
-                    Err(_) => temp = self.write(dirs, files)?,
+                    Err(Errno::NOENT) => temp = self.write(dirs, files)?,
+                    Err(error) => return Err(Error::io("add", self.root.path_of(&name), error)),
                 },
                 Err(error) => return Err(Error::io("add", self.root.path_of(&name), error)),
             }
@@ -161,13 +166,21 @@ impl<'a> AddDirs<'a> {
 struct TempElement {
     parent: Arc<Dir>,
     name: FileName,
+    /// Which directory it is, wherever it goes.
+    id: Option<(u64, u64)>,
     published: bool,
 }
 
 impl TempElement {
-    fn fill(&self, files: &Files, umask: Option<Mode>, sync: bool) -> Result<(), (Errno, PathBuf)> {
+    fn fill(
+        &mut self,
+        files: &Files,
+        umask: Option<Mode>,
+        sync: bool,
+    ) -> Result<(), (Errno, PathBuf)> {
         let element = self.parent.enter(self.name.c_str(), OpenFor::Traversal);
         let element = element.map_err(|error| (error, self.parent.path_of(self.name.c_str())))?;
+        self.id = Some(element.id().map_err(|error| (error, element.path().to_owned()))?);
         for (field, data) in files {
             let file =
                 CString::new(field.as_str()).expect("a field's name is of letters and digits");

@@ -28,16 +28,15 @@ impl Normal {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(Error::io("lock", element.path(), error)),
         }
-        // Who removes it may just have moved it away, and then waits for it to be empty.
         match parent.stat(FileName::element(name.element).c_str()) {
             Ok(_) => Ok(Some(found)),
+            // Who removes it moved it away, and had just unlocked it there. The lock is the remover's now: Perl's and
+            // Python's look for one when they find the element full, and die where somebody took it.
+            Err(Errno::NOENT) => Ok(None),
             Err(error) => {
-                // By the open directory, wherever it is now: else the remover would find it full.
+                // The first error is the one to tell.
                 let _ = element.rmdir(LOCKED);
-                match error {
-                    Errno::NOENT => Ok(None),
-                    error => Err(Error::io("lock", element.path(), error)),
-                }
+                Err(Error::io("lock", element.path(), error))
             }
         }
     }
@@ -48,10 +47,11 @@ impl Normal {
         opener: &Opener<'_>,
         name: &Name,
         opened_for: OpenFor,
+        limit: u64,
     ) -> Result<Option<(OpenElement, Element)>, Error> {
         let schema = self.schema()?;
         let Some(found) = self.lock_element(opener, name, opened_for)? else { return Ok(None) };
-        match self.read(schema, &found.dir) {
+        match self.read(schema, &found.dir, limit) {
             Ok(read) => Ok(Some((found, read))),
             Err(error) => {
                 // The first error is the one to tell.
@@ -74,16 +74,26 @@ impl Normal {
     }
 
     /// What is in the directory of an element.
-    pub(super) fn read(&self, schema: &Schema, element: &Dir) -> Result<Element, Error> {
+    pub(super) fn read(
+        &self,
+        schema: &Schema,
+        element: &Dir,
+        limit: u64,
+    ) -> Result<Element, Error> {
+        // What may be read in place, or ahead, is so much of all fields.
+        let of_all = limit < self.root.max_size;
+        let mut left = limit;
         schema.decode(element.path(), |field| {
             let file = CString::new(field).expect("a field's name is of letters and digits");
-            match element.read(&file) {
-                Ok(data) => Ok(Some(data)),
-                Err(Errno::NOENT) => Ok(None),
-                Err(Errno::LOOP | Errno::INVAL) => {
-                    Err(Error::Foreign { path: element.path_of(&file) })
+            match element.read(&file, left) {
+                Ok(data) => {
+                    if of_all {
+                        left -= data.len() as u64;
+                    }
+                    Ok(Some(data))
                 }
-                Err(error) => Err(Error::io("read", element.path_of(&file), error)),
+                Err(Errno::NOENT) => Ok(None),
+                Err(error) => Err(Error::unreadable("read", element.path_of(&file), error, limit)),
             }
         })
     }

@@ -22,6 +22,10 @@ impl Protocol for Normal {
         &self.root
     }
 
+    fn len_of(&self, payload: &Element) -> usize {
+        payload.iter().map(|(_, value)| value.len()).sum()
+    }
+
     fn elements(&self, directory: u32) -> Result<Vec<Name>, Error> {
         self.root.elements(directory, FileType::Directory)
     }
@@ -34,14 +38,14 @@ impl Protocol for Normal {
         Ok(self.lock_element(&self.root.opener(), name, OpenFor::Traversal)?.is_some())
     }
 
-    fn take(&self, name: &Name) -> Result<Option<Element>, Error> {
-        let taken = self.lock_and_read(&self.root.opener(), name, OpenFor::Traversal)?;
+    fn take(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
+        let taken = self.lock_and_read(&self.root.opener(), name, OpenFor::Traversal, limit)?;
         Ok(taken.map(|(_, element)| element))
     }
 
-    fn dequeue(&self, name: &Name) -> Result<Option<Element>, Error> {
+    fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
         let mut opener = self.root.opener();
-        let taken = self.lock_and_read(&opener, name, OpenFor::Listing)?;
+        let taken = self.lock_and_read(&opener, name, OpenFor::Listing, limit)?;
         let Some((found, element)) = taken else { return Ok(None) };
         match self.remove_locked(&mut opener, name, &found) {
             Ok(()) => Ok(Some(element)),
@@ -64,17 +68,17 @@ impl Protocol for Normal {
         }
     }
 
-    fn get(&self, name: &Name) -> Result<Element, Error> {
+    fn get(&self, name: &Name, limit: u64) -> Result<Element, Error> {
         let schema = self.schema()?;
-        self.read(schema, &self.enter_locked(name)?)
+        self.read(schema, &self.enter_locked(name)?, limit)
     }
 
-    fn peek(&self, name: &Name) -> Result<Option<Element>, Error> {
+    fn peek(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
         let schema = self.schema()?;
         let Some(found) = self.enter(&self.root.opener(), name, OpenFor::Traversal)? else {
             return Ok(None);
         };
-        match self.read(schema, &found.dir) {
+        match self.read(schema, &found.dir, limit) {
             Ok(read) => Ok(Some(read)),
             // Somebody removed it meanwhile.
             Err(Error::MissingFile { .. })

@@ -23,8 +23,7 @@ impl Simple {
         let mut target = None;
         let temp = self.write(&mut target, body)?;
         let name = self.publish_temp(&mut target, temp, body)?;
-        self.root.sync_names(&[name])?;
-        Ok(name)
+        self.root.finish_add(name)
     }
 
     /// Adds an element of each body. Until all are written none is added, and where one can't be written
@@ -33,23 +32,18 @@ impl Simple {
         let mut target = None;
         let write = |&body| Ok((self.write(&mut target, body)?, body));
         let written: Vec<_> = bodies.iter().map(write).collect::<Result<_, Error>>()?;
-        let mut names = Vec::with_capacity(written.len());
-        for (temp, body) in written {
-            match self.publish_temp(&mut target, temp, body) {
-                Ok(name) => names.push(name),
-                Err(error) => return Err(Error::behind(error, names)),
-            }
-        }
-        self.root.sync_names(&names)?;
-        Ok(names)
+        let publish = |(temp, body)| self.publish_temp(&mut target, temp, body);
+        self.root.finish_adds(written.into_iter().map(publish))
     }
 
     /// Makes an element of a file, by its name alone: where that fails, the file is where it was.
     pub(super) fn add_path(&self, path: &Path) -> Result<Name, Error> {
         let failed = |operation| move |errno| Error::io(operation, path, errno);
-        if !is_file(&lstat(path).map_err(failed("move"))?) {
+        let stat = lstat(path).map_err(failed("move"))?;
+        if !is_file(&stat) {
             return Err(Error::Foreign { path: path.to_owned() });
         }
+        self.root.check_size(u64::try_from(stat.st_size).unwrap_or(0), || path.to_owned())?;
         if self.root.sync {
             // Before it has a name in the queue: who sees it there may count on it.
             sync_file(path).map_err(failed("sync"))?;
@@ -60,8 +54,7 @@ impl Simple {
         loop {
             let target = self.target()?;
             if let Some(name) = self.publish(CWD, &from, &target, || path.to_owned())? {
-                self.root.sync_names(&[name])?;
-                return Ok(name);
+                return self.root.finish_add(name);
             }
             // Its directory is gone, or the file itself.
             lstat(path).map_err(failed("move"))?;
@@ -71,6 +64,7 @@ impl Simple {
 
     /// Writes a body under a name that is no element's, into `target` if that still exists.
     fn write(&self, target: &mut Option<Target>, body: &[u8]) -> Result<TempFile, Error> {
+        self.root.check_size(body.len() as u64, || self.root.path().to_owned())?;
         let mut retries = RetryBudget::of("add to");
         loop {
             let to = match target {

@@ -18,53 +18,64 @@ impl Simple {
     pub(super) fn lock_and<T>(
         &self,
         name: &Name,
+        limit: u64,
         look: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
         let Some(dir) = self.root.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
+        let failed = |error| Error::io("lock", dir.path_of(element.c_str()), error);
+        // First: to touch the element of a lock that is held would keep that young, whose owner may have died.
+        match dir.stat(lock.c_str()) {
+            Ok(_) => return Ok(None),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        // Before the link, as the lock is as old as the element: so no purge ever finds a new lock that looks old.
+        match dir.touch(element.c_str()) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
         // A link is one step that fails where the name is taken: of all that try, one gets the lock.
         match dir.link(element.c_str(), lock.c_str()) {
             Ok(()) => {}
             // Locked, or gone.
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(Error::io("lock", dir.path_of(element.c_str()), error)),
+            Err(error) => return Err(failed(error)),
         }
-        let (touched, seen) = match dir.touch(element.c_str()) {
-            // Until now the lock looked as old as the element, and a purge may have taken it away.
-            Ok(()) => (true, look(&dir, lock.c_str())),
-            Err(error) => (false, Err(error)),
-        };
-        let error = match seen {
-            Ok(seen) => return Ok(Some((dir, seen))),
+        match look(&dir, lock.c_str()) {
+            Ok(seen) => Ok(Some((dir, seen))),
             // The next one to lock it may have done so already.
-            Err(Errno::NOENT) if touched => return Ok(None),
-            Err(error) => error,
-        };
-        // Where it is the element that is gone, as somebody removed it whose lock was purged, this is all that is
-        // left of it.
-        let _ = dir.unlink(lock.c_str());
-        let path = dir.path_of(element.c_str());
-        match error {
-            Errno::NOENT => Ok(None),
-            Errno::LOOP | Errno::INVAL => Err(Error::Foreign { path }),
-            error => Err(Error::io("lock", path, error)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = dir.unlink(lock.c_str());
+                Err(Error::unreadable("lock", dir.path_of(element.c_str()), error, limit))
+            }
         }
     }
 
     /// Locks an element and reads it.
-    pub(super) fn lock_and_read(&self, name: &Name) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
-        self.lock_and(name, |dir, lock| Ok(dir.read(lock)?.into()))
+    pub(super) fn lock_and_read(
+        &self,
+        name: &Name,
+        limit: u64,
+    ) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
+        self.lock_and(name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
     }
 
     /// What an element holds, by its own name or that of its lock; none where that is gone.
-    pub(super) fn read(&self, name: &Name, file: &FileName) -> Result<Option<Bytes>, Error> {
+    pub(super) fn read(
+        &self,
+        name: &Name,
+        file: &FileName,
+        limit: u64,
+    ) -> Result<Option<Bytes>, Error> {
         let Some(dir) = self.root.open(name.directory)? else { return Ok(None) };
-        let path = || dir.path_of(file.c_str());
-        match dir.read(file.c_str()) {
+        match dir.read(file.c_str(), limit) {
             Ok(data) => Ok(Some(data.into())),
             Err(Errno::NOENT) => Ok(None),
-            Err(Errno::LOOP | Errno::INVAL) => Err(Error::Foreign { path: path() }),
-            Err(error) => Err(Error::io("read", path(), error)),
+            Err(error) => Err(Error::unreadable("read", dir.path_of(file.c_str()), error, limit)),
         }
     }
 
@@ -84,12 +95,13 @@ impl Simple {
 
 /// Removes an element that is locked, and then its lock.
 pub(super) fn remove_locked(dir: &Dir, name: &Name) -> Result<(), Error> {
+    let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
     // In this order: an element that is still there without its lock would be taken once more.
-    for file in [FileName::element(name.element), FileName::lock(name.element)] {
-        match dir.unlink(file.c_str()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(Error::io("remove", dir.path_of(file.c_str()), error)),
-        }
+    match dir.unlink(element.c_str()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(Error::io("remove", dir.path_of(element.c_str()), error)),
     }
+    // By now it is removed. A lock of nothing is the purge's.
+    let _ = dir.unlink(lock.c_str());
     Ok(())
 }

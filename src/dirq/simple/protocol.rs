@@ -28,6 +28,10 @@ impl Protocol for Simple {
         &self.root
     }
 
+    fn len_of(&self, payload: &Bytes) -> usize {
+        payload.len()
+    }
+
     fn elements(&self, directory: u32) -> Result<Vec<Name>, Error> {
         self.root.elements(directory, FileType::RegularFile)
     }
@@ -51,19 +55,19 @@ impl Protocol for Simple {
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        self.lock_and(name, |dir, lock| match dir.stat(lock)? {
+        self.lock_and(name, self.root.max_size, |dir, lock| match dir.stat(lock)? {
             stat if is_file(&stat) => Ok(()),
             _ => Err(Errno::INVAL),
         })
         .map(|locked| locked.is_some())
     }
 
-    fn take(&self, name: &Name) -> Result<Option<Bytes>, Error> {
-        Ok(self.lock_and_read(name)?.map(|(_, body)| body))
+    fn take(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
+        Ok(self.lock_and_read(name, limit)?.map(|(_, body)| body))
     }
 
-    fn dequeue(&self, name: &Name) -> Result<Option<Bytes>, Error> {
-        let Some((dir, body)) = self.lock_and_read(name)? else { return Ok(None) };
+    fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
+        let Some((dir, body)) = self.lock_and_read(name, limit)? else { return Ok(None) };
         remove_locked(&dir, name).inspect_err(|_| {
             // The first error is the one to tell.
             let _ = dir.unlink(FileName::lock(name.element).c_str());
@@ -81,13 +85,13 @@ impl Protocol for Simple {
         }
     }
 
-    fn get(&self, name: &Name) -> Result<Bytes, Error> {
-        self.read(name, &FileName::lock(name.element))?
+    fn get(&self, name: &Name, limit: u64) -> Result<Bytes, Error> {
+        self.read(name, &FileName::lock(name.element), limit)?
             .ok_or_else(|| Error::NotLocked { path: self.root.path_of(name) })
     }
 
-    fn peek(&self, name: &Name) -> Result<Option<Bytes>, Error> {
-        self.read(name, &FileName::element(name.element))
+    fn peek(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
+        self.read(name, &FileName::element(name.element), limit)
     }
 
     fn remove(&self, name: &Name) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use super::layout::{Companion, Simple, companion_of};
 use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::FileName,
+    fs::is_directory,
     purge::{Cutoffs, is_older, remove_empty_directories},
 };
 
@@ -15,7 +16,9 @@ impl Simple {
         let mut report = PurgeReport::default();
         if cutoffs.temporary.is_some() || cutoffs.lock.is_some() {
             for directory in self.root.directories()? {
-                self.purge_directory(directory, &cutoffs, &mut report)?;
+                if let Err(error) = self.purge_directory(directory, &cutoffs, &mut report) {
+                    report.fail(error);
+                }
             }
         }
         // Last, as what was purged may have been all that was in a directory.
@@ -34,24 +37,23 @@ impl Simple {
         let listed = self.root.list(directory, |name, _| found.extend(companion_of(name)))?;
         let Some(dir) = listed else { return Ok(()) };
         for (element, companion) in found {
-            let (file, cutoff, removed) = match companion {
-                Companion::Lock => (FileName::lock(element), cutoffs.lock, &mut report.locks),
-                Companion::Temporary => {
-                    (FileName::temporary(element), cutoffs.temporary, &mut report.temporary)
-                }
+            let (file, cutoff) = match companion {
+                Companion::Lock => (FileName::lock(element), cutoffs.lock),
+                Companion::Temporary => (FileName::temporary(element), cutoffs.temporary),
             };
-            let name = file.c_str();
-            let Some(cutoff) = cutoff else { continue };
+            let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
-                Ok(stat) if is_older(&stat, cutoff) => dir.unlink(name),
+                // A directory only looks like one of these files.
+                Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
                 Ok(_) => continue,
                 Err(error) => Err(error),
             };
-            match unlinked {
-                Ok(()) => *removed += 1,
-                // It is gone, or a directory that only looks like one of these files.
-                Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
-                Err(error) => return Err(Error::io("purge", dir.path_of(name), error)),
+            match (unlinked, companion) {
+                (Ok(()), Companion::Lock) => report.locks += 1,
+                (Ok(()), Companion::Temporary) => report.temporary += 1,
+                // It is gone.
+                (Err(Errno::NOENT), _) => {}
+                (Err(error), _) => report.fail(Error::io("purge", dir.path_of(name), error)),
             }
         }
         Ok(())

@@ -1,0 +1,133 @@
+//! What is locked ahead of who asks for it, and given back when nobody asks for long.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, Sleep, sleep_until},
+};
+
+use super::{Error, Lock, Name};
+
+/// Elements that are locked ahead, in order. Those that nobody asks for are given back when they are [`STALE`], whether
+/// anybody asks again or not.
+///
+/// [`STALE`]: Self::STALE
+pub(super) struct Ahead<T: Send + 'static>(Arc<Mutex<State<T>>>);
+
+struct State<T: Send + 'static> {
+    locks: VecDeque<Result<Lock<T>, Error>>,
+    filled: Instant,
+    /// The task that gives them back when they are stale.
+    keeper: Option<JoinHandle<()>>,
+    /// Tells the names of those that were given back, when they are.
+    given_back: Option<oneshot::Receiver<Vec<Name>>>,
+}
+
+impl<T: Send + 'static> Ahead<T> {
+    /// Who waited longer is given back, and asked for anew.
+    const STALE: Duration = Duration::from_secs(1);
+
+    pub(super) fn new() -> Self {
+        let filled = Instant::now();
+        let state = State { locks: VecDeque::new(), filled, keeper: None, given_back: None };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// The next, unless it is stale.
+    pub(super) fn pop(&self) -> Option<Result<Lock<T>, Error>> {
+        let mut state = lock(&self.0);
+        let is_fresh = state.filled.elapsed() < Self::STALE;
+        is_fresh.then(|| state.locks.pop_front()).flatten()
+    }
+
+    /// Whether nothing is still to come.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = lock(&self.0);
+        state.locks.is_empty() && state.given_back.is_none()
+    }
+
+    /// Takes all out: the names of what was given back, and behind them what is stale.
+    pub(super) async fn take(&self) -> (Vec<Name>, VecDeque<Result<Lock<T>, Error>>) {
+        let (given_back, locks) = {
+            let mut state = lock(&self.0);
+            (state.given_back.take(), mem::take(&mut state.locks))
+        };
+        let names = match given_back {
+            // None come where the runtime shuts down.
+            Some(names) => names.await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        (names, locks)
+    }
+
+    /// Puts some in where there are none. Where they may be many, those that nobody asks for are given back in time.
+    ///
+    /// # Panics
+    ///
+    /// On a runtime without time, where they may be many.
+    pub(super) fn put(&self, locks: VecDeque<Result<Lock<T>, Error>>, may_be_many: bool) {
+        let filled = Instant::now();
+        // Made for one as well, so that it panics at the first or never.
+        let sleep = may_be_many.then(|| sleep_until(filled + Self::STALE));
+        // The first is asked for now.
+        let sleep = sleep.filter(|_| locks.len() > 1);
+        let is_kept = {
+            let mut state = lock(&self.0);
+            (state.locks, state.filled) = (locks, filled);
+            // Its runtime may have ended, and the stream gone to another.
+            state.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished())
+        };
+        if let Some(sleep) = sleep
+            && !is_kept
+        {
+            let keeper = tokio::spawn(keep(Arc::downgrade(&self.0), Box::pin(sleep)));
+            lock(&self.0).keeper = Some(keeper);
+        }
+    }
+}
+
+/// Gives back what nobody asks for, and ends when nothing is locked ahead any more.
+async fn keep<T: Send + 'static>(state: Weak<Mutex<State<T>>>, mut sleep: Pin<Box<Sleep>>) {
+    loop {
+        sleep.as_mut().await;
+        // Who drops the stream has dropped what is in it.
+        let Some(state) = state.upgrade() else { return };
+        let mut state = lock(&state);
+        let stale_at = state.filled + Ahead::<T>::STALE;
+        if !state.locks.is_empty() && Instant::now() < stale_at {
+            drop(state);
+            sleep.as_mut().reset(stale_at);
+            continue;
+        }
+        state.keeper = None;
+        let (locks, errors): (VecDeque<_>, _) =
+            mem::take(&mut state.locks).into_iter().partition(Result::is_ok);
+        state.locks = errors;
+        if locks.is_empty() {
+            return;
+        }
+        let (sender, given_back) = oneshot::channel();
+        state.given_back = Some(given_back);
+        drop(state);
+        // A task may not wait for the disk. Who asks meanwhile waits for the names.
+        spawn_blocking(move || {
+            let names = locks.iter().flatten().map(|lock| *lock.name()).collect();
+            drop(locks);
+            let _ = sender.send(names);
+        });
+        return;
+    }
+}
+
+fn lock<T: Send + 'static>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+    // No step leaves it wrong.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,84 @@
+//! A new name for a file, which takes nobody's place.
+
+use std::{ffi::CStr, os::fd::AsFd};
+
+use rustix::{
+    fs::{AtFlags, linkat, statat, unlinkat},
+    io::{Errno, Result},
+};
+
+use super::{call::call, dir::Dir, stat::id};
+
+/// Moves the file `from` of one directory to the name `to` in another; `EEXIST` where that is taken.
+///
+/// At once where the file system can, and else by a link and an unlink: for who looks at `to`, they are the
+/// same.
+pub(in crate::dirq) fn rename_to_free_name(
+    from_dir: impl AsFd,
+    from: &CStr,
+    to_dir: &Dir,
+    to: &CStr,
+) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{RenameFlags, renameat_with};
+
+        let rename = || renameat_with(&from_dir, from, to_dir, to, RenameFlags::NOREPLACE);
+        match call("rename to a free name", rename) {
+            // What a kernel, and a file system, that has no such flag says.
+            Err(Errno::NOSYS | Errno::INVAL | Errno::NOTSUP) => {}
+            result => return result,
+        }
+    }
+    link_and_unlink(from_dir, from, to_dir, to)
+}
+
+fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> Result<()> {
+    match call("link", || linkat(&from_dir, from, to_dir, to, AtFlags::empty())) {
+        Ok(()) => {}
+        // Over NFS, an answer may be lost and the request sent again: then it is our own link that is in the way.
+        Err(Errno::EXIST) if is_same(&from_dir, from, to_dir, to) => {}
+        Err(error) => return Err(error),
+    }
+    match call("unlink", || unlinkat(&from_dir, from, AtFlags::empty())) {
+        // A purge may take the old name as soon as it is old.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => to_dir.unlink(to).and(Err(error)),
+    }
+}
+
+fn is_same(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> bool {
+    let from = call("stat", || statat(&from_dir, from, AtFlags::SYMLINK_NOFOLLOW));
+    matches!((from, to_dir.stat(to)), (Ok(from), Ok(to)) if id(&from) == id(&to))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Most file systems can do it at once, and so no test from outside gets here.
+    #[test]
+    fn a_link_and_an_unlink_do_for_a_rename() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = Dir::open(dir.path().to_owned()).unwrap();
+        type Rename = fn(&Dir, &CStr, &Dir, &CStr) -> Result<()>;
+        let renames: [Rename; 2] = [
+            |from_dir, from, to_dir, to| rename_to_free_name(from_dir, from, to_dir, to),
+            |from_dir, from, to_dir, to| link_and_unlink(from_dir, from, to_dir, to),
+        ];
+        for rename in renames {
+            dir.create(c"draft", b"new", None, false).unwrap();
+            dir.create(c"taken", b"old", None, false).unwrap();
+            assert_eq!(rename(&dir, c"draft", &dir, c"taken"), Err(Errno::EXIST));
+            assert_eq!(fs::read(dir.path().join("taken")).unwrap(), b"old");
+            assert_eq!(rename(&dir, c"draft", &dir, c"free"), Ok(()));
+            assert_eq!(rename(&dir, c"draft", &dir, c"more"), Err(Errno::NOENT));
+            assert_eq!(fs::read(dir.path().join("free")).unwrap(), b"new");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+            dir.unlink(c"free").unwrap();
+            dir.unlink(c"taken").unwrap();
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What becomes of a queue whose process dies, is refused something, or meets another one: at each of its calls to the
+//! kernel, one after another.
+
+mod crash;
+mod defects;
+mod errors;
+mod meetings;
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::FutureExt;
+use rustix::io::Errno;
+use tempfile::TempDir;
+use tokio::task::unconstrained;
+
+use super::{
+    DirQueue, Element, Error, Name, Purge, Queue, QueueSimple,
+    fs::faults::{Fate, is_planned, with},
+    protocol::Protocol,
+};
+
+/// A process that uses a queue of either kind.
+#[derive(Clone)]
+enum Process {
+    Simple(QueueSimple),
+    Normal(Queue),
+}
+
+/// The same call on either kind.
+macro_rules! either {
+    ($process:expr, $queue:ident => $call:expr) => {
+        match $process {
+            Process::Simple($queue) => $call,
+            Process::Normal($queue) => $call,
+        }
+    };
+}
+use either;
+
+/// What a queue is opened with.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    normal: bool,
+    sync: bool,
+    /// Whether directories are kept open, as in memory.
+    cached: bool,
+    /// Whether the file system can rename to a free name at once.
+    renames: bool,
+}
+
+impl Setting {
+    fn all() -> impl Iterator<Item = Self> {
+        (0..16).map(|bits| Self {
+            normal: bits & 1 > 0,
+            sync: bits & 2 > 0,
+            cached: bits & 4 > 0,
+            renames: bits & 8 > 0,
+        })
+    }
+
+    /// What becomes of a call by the file system's kind alone.
+    fn fate(self, what: &str) -> Fate {
+        match what {
+            "statfs" if !self.cached => Fate::Refused(Errno::NOSYS),
+            "rename to a free name" if !self.renames => Fate::Refused(Errno::INVAL),
+            _ => Fate::Made,
+        }
+    }
+}
+
+impl Process {
+    /// One whose calls all go well.
+    fn start(path: &Path, setting: Setting) -> Self {
+        with(move |what| setting.fate(what), || Self::open(path, setting)).expect("nothing fails")
+    }
+
+    fn open(path: &Path, setting: Setting) -> Result<Self, Error> {
+        let Setting { normal, sync, .. } = setting;
+        if normal {
+            let schema = "body:string,more:binary?".parse().expect("it is a schema");
+            return now(Queue::builder(path).schema(schema).sync(sync).open()).map(Self::Normal);
+        }
+        // No test is to meet the end of a minute.
+        let all_time = Duration::from_secs(1 << 31);
+        now(QueueSimple::builder(path).granularity(all_time).sync(sync).open()).map(Self::Simple)
+    }
+
+    fn add(&self, body: &str) -> Result<Name, Error> {
+        match self {
+            Self::Simple(queue) => now(queue.add(body)),
+            Self::Normal(queue) => now(queue.add(element(body))),
+        }
+    }
+
+    fn add_many(&self, bodies: &[&str]) -> Result<Vec<Name>, Error> {
+        match self {
+            Self::Simple(queue) => now(queue.add_many(bodies)),
+            Self::Normal(queue) => now(queue.add_many(bodies.iter().map(|body| element(body)))),
+        }
+    }
+
+    fn names(&self) -> Vec<Name> {
+        let mut names = either!(self, queue => queue.names());
+        std::iter::from_fn(|| now(names.next()))
+            .collect::<Result<_, _>>()
+            .expect("it can be listed")
+    }
+
+    fn lock(&self, name: &Name) -> Result<bool, Error> {
+        either!(self, queue => now(queue.lock(name)))
+    }
+
+    fn unlock(&self, name: &Name) -> Result<(), Error> {
+        either!(self, queue => now(queue.unlock(name)))
+    }
+
+    fn remove(&self, name: &Name) -> Result<(), Error> {
+        either!(self, queue => now(queue.remove(name)))
+    }
+
+    fn dequeue(&self, name: &Name) -> Result<Option<String>, Error> {
+        Ok(match self {
+            Self::Simple(queue) => now(queue.dequeue(name))?.map(|body| text(&body)),
+            Self::Normal(queue) => now(queue.dequeue(name))?.map(|element| body_of(&element)),
+        })
+    }
+
+    fn purge(&self) -> Result<super::PurgeReport, Error> {
+        either!(self, queue => now(queue.purge(Purge::default())))
+    }
+
+    /// Takes all that there is, and returns how often each body came.
+    fn drain(&self) -> BTreeMap<String, u32> {
+        let mut found = BTreeMap::new();
+        for name in self.names() {
+            let body = self.dequeue(&name).expect("nothing fails");
+            *found.entry(body.expect("nobody has it locked")).or_default() += 1;
+        }
+        found
+    }
+
+    fn path(&self) -> &Path {
+        either!(self, queue => queue.path())
+    }
+}
+
+/// The result of a call that is made in place, as all are by a plan. Without one it makes one.
+fn now<T>(call: impl Future<Output = T>) -> T {
+    let done = || unconstrained(call).now_or_never().expect("all is done in place");
+    match is_planned() {
+        true => done(),
+        false => with(|_| Fate::Made, done),
+    }
+}
+
+/// A directory whose calls cost little.
+fn folder() -> TempDir {
+    match Path::new("/dev/shm").is_dir() {
+        true => tempfile::tempdir_in("/dev/shm"),
+        false => tempfile::tempdir(),
+    }
+    .expect("a directory can be made")
+}
+
+fn element(body: &str) -> Element {
+    Element::new().with("body", body).with("more", b"\0")
+}
+
+fn body_of(element: &Element) -> String {
+    element.string("body").expect("it has a body").to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// All paths below `top`, each before what is in it.
+fn tree(top: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(top).into_iter().flatten().flatten() {
+        found.push(entry.path());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(tree(&entry.path()));
+        }
+    }
+    found
+}
+
+/// Makes all that is below `top` older than a purge lets be.
+fn age(top: &Path) {
+    let past = SystemTime::now() - Duration::from_secs(3600);
+    // A change in a directory is one of it.
+    for path in tree(top).iter().rev() {
+        File::open(path).and_then(|file| file.set_modified(past)).expect("it is there");
+    }
+}

@@ -1,0 +1,159 @@
+//! A process dies at each of its calls. What it was told is done is done, all else is done or not, and nothing is
+//! done twice or left behind that a purge does not take.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// What a process was told of what it did, until it died.
+#[derive(Default)]
+struct Told {
+    added: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+type Log = Rc<RefCell<Told>>;
+
+/// With the elements that it finds, and a file of its own.
+type Deed = fn(&Process, &[Name; 2], &Path, &Log);
+
+/// What a process does, at each call of which it dies. It finds an element that is free, one that a process has locked
+/// that is dead, and what others left half done.
+const DEEDS: &[(&str, Deed)] = &[
+    ("add", |process, _, _, log| {
+        if process.add("new").is_ok() {
+            log.borrow_mut().added.insert("new".into());
+        }
+    }),
+    ("add many", |process, _, _, log| {
+        let names = match process.add_many(&["first", "second", "third"]) {
+            Ok(names) => names.len(),
+            Err(Error::Partial { names, .. }) => names.len(),
+            Err(_) => 0,
+        };
+        let added = ["first", "second", "third"].map(str::to_owned).into_iter().take(names);
+        log.borrow_mut().added.extend(added);
+    }),
+    ("add a path", |process, _, file, log| {
+        if let Process::Simple(queue) = process
+            && now(queue.add_path(file)).is_ok()
+        {
+            log.borrow_mut().added.insert("file".into());
+        }
+    }),
+    ("lock", |process, [free, _], _, _| drop(process.lock(free))),
+    ("lock and unlock", |process, [free, _], _, _| {
+        if let Ok(true) = process.lock(free) {
+            let _ = either!(process, queue => now(queue.touch(free)));
+            let _ = process.unlock(free);
+        }
+    }),
+    ("lock and remove", |process, [free, _], _, log| {
+        if let Ok(true) = process.lock(free)
+            && process.remove(free).is_ok()
+        {
+            log.borrow_mut().removed.insert("free".into());
+        }
+    }),
+    ("dequeue", |process, [free, _], _, log| {
+        if let Ok(Some(body)) = process.dequeue(free) {
+            log.borrow_mut().removed.insert(body);
+        }
+    }),
+    ("ack all", |process, _, _, log| match process {
+        Process::Simple(queue) => ack_all(queue, |body| text(body), log),
+        Process::Normal(queue) => ack_all(queue, body_of, log),
+    }),
+    ("purge", |process, _, _, _| drop(process.purge())),
+    ("purge what is old, and dequeue", |process, [_, dead], _, log| {
+        age(process.path());
+        let _ = process.purge();
+        if let Ok(Some(body)) = process.dequeue(dead) {
+            log.borrow_mut().removed.insert(body);
+        }
+    }),
+];
+
+fn ack_all<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> String, log: &Log) {
+    let mut jobs = queue.locked();
+    // The runtime of the test gives back what is locked ahead; here all is asked for.
+    while let Some(job) = now(jobs.next()) {
+        let Ok(job) = job else { return };
+        let body = body(job.value());
+        if now(job.ack()).is_ok() {
+            log.borrow_mut().removed.insert(body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_at_each_call_loses_nothing_and_doubles_nothing() {
+    let mut crashes = 0;
+    for setting in Setting::all() {
+        for &(deed, act) in DEEDS {
+            crashes += (0..).take_while(|&last| crash(setting, deed, act, last)).count();
+        }
+    }
+    assert!(crashes > 1_500, "{crashes} crashes are too few to be all");
+}
+
+/// Lets a process do so many calls and no more; false where it needs no more.
+fn crash(setting: Setting, deed: &str, act: Deed, last: usize) -> bool {
+    let folder = folder();
+    let path = folder.path().join("queue");
+    let before = Process::start(&path, setting);
+    let names = ["free", "dead"].map(|body| before.add(body).expect("nothing fails"));
+    assert!(before.lock(&names[1]).expect("nothing fails"));
+    let file = folder.path().join("file");
+    fs::write(&file, "file").expect("it can be written");
+
+    let (log, calls) = (Log::default(), Rc::new(RefCell::new(0)));
+    let process = Process::start(&path, setting);
+    let plan = {
+        let calls = calls.clone();
+        move |what: &'static str| {
+            *calls.borrow_mut() += 1;
+            match *calls.borrow() > last {
+                true => Fate::Refused(Errno::IO),
+                false => setting.fate(what),
+            }
+        }
+    };
+    with(plan, || {
+        act(&process, &names, &file, &log);
+        // What is dropped by a process that is dead does nothing either.
+        drop(process);
+    });
+    let died = *calls.borrow() > last;
+
+    let told = log.take();
+    let context = format!("{deed}, {setting:?}, dead after {last} calls");
+    age(&path);
+    let after = Process::start(&path, setting);
+    assert_eq!(after.purge().expect(&context).failed, 0, "{context}");
+    let found = after.drain();
+    for body in ["free", "dead", "new", "first", "second", "third", "file"] {
+        let count = found.get(body).copied().unwrap_or(0);
+        let was_there = ["free", "dead"].contains(&body);
+        let removes = ["remove", "dequeue", "ack"].iter().any(|word| deed.contains(word));
+        let may_be_removed = died && was_there && removes;
+        let least = match told.added.contains(body) || was_there && !may_be_removed {
+            true => u32::from(!told.removed.contains(body)),
+            false => 0,
+        };
+        let most = u32::from(!told.removed.contains(body));
+        assert!((least..=most).contains(&count), "{context}: {body} is there {count} times");
+    }
+    age(&path);
+    after.purge().expect(&context);
+    let left: Vec<_> = tree(&path).into_iter().filter(|path| path.is_file()).collect();
+    assert!(left.is_empty(), "{context}: {left:?}");
+    let depth = |path: &PathBuf| path.components().count();
+    let deep: Vec<_> =
+        tree(&path).into_iter().filter(|left| depth(left) > depth(&path) + 1).collect();
+    assert!(deep.is_empty(), "{context}: {deep:?}");
+    // The file is where it was, or in the queue, or both where the process died between the two steps.
+    let moved = found.contains_key("file");
+    assert!(file.exists() || moved, "{context}: the file is lost");
+    died
+}

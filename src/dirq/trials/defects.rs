@@ -1,0 +1,291 @@
+//! Single faults that once did harm.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+
+use super::*;
+use crate::dirq::purge::PurgeReport;
+
+const ANY: Setting = Setting { normal: false, sync: false, cached: true, renames: true };
+const NORMAL: Setting = Setting { normal: true, ..ANY };
+const BOTH: [Setting; 2] = [ANY, NORMAL];
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o777
+}
+
+/// With a quota, or over a network, only the close of a file may tell that it was not written.
+#[tokio::test]
+async fn an_element_whose_close_fails_is_not_added() {
+    for setting in BOTH {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        let fails = |what: &'static str| match what {
+            "close" => Fate::Refused(Errno::DQUOT),
+            _ => Fate::Made,
+        };
+        for added in [
+            with(fails, || process.add("x").map(drop)),
+            with(fails, || process.add_many(&["x", "y"]).map(drop)),
+        ] {
+            let Err(Error::Io { source, .. }) = added else { panic!("{added:?}") };
+            assert_eq!(source.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+        }
+        assert_eq!(process.names(), []);
+        assert!(!tree(process.path()).iter().any(|path| path.is_file()), "nothing is left behind");
+    }
+}
+
+#[tokio::test]
+async fn what_is_added_and_not_synced_is_named() {
+    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        // In a normal queue, that of the element's own directory comes before it is added.
+        let own = if setting.normal { 1 } else { 0 };
+        for (count, adds) in [(1, ["x"].as_slice()), (2, &["x", "y"])] {
+            let mut syncs = 0;
+            let fails = move |what: &'static str| {
+                syncs += usize::from(what == "sync a directory");
+                match what == "sync a directory" && syncs > own * count {
+                    true => Fate::Refused(Errno::IO),
+                    false => Fate::Made,
+                }
+            };
+            let added = with(fails, || match adds {
+                [one] => process.add(one).map(|name| vec![name]),
+                many => process.add_many(many),
+            });
+            let Err(Error::Partial { names, source }) = added else { panic!("{added:?}") };
+            assert!(matches!(*source, Error::Io { operation: "sync", .. }), "{source:?}");
+            assert_eq!(process.names(), names);
+            assert_eq!(names.len(), count);
+            process.drain();
+        }
+    }
+}
+
+/// How many directories were synced while `work` was done.
+fn syncs(work: impl FnOnce()) -> usize {
+    let count = Rc::new(RefCell::new(0));
+    let plan = {
+        let count = count.clone();
+        move |what: &'static str| {
+            *count.borrow_mut() += usize::from(what == "sync a directory");
+            Fate::Made
+        }
+    };
+    with(plan, work);
+    *count.borrow()
+}
+
+#[tokio::test]
+async fn the_way_to_an_element_is_synced_whoever_made_it() {
+    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
+        let folder = folder();
+        let path = folder.path().join("deep/deeper/queue");
+        let add = |process: &Process| {
+            process.add("x").expect("nothing fails");
+        };
+        // Who made all this does not care.
+        let other = Process::start(&path, Setting { sync: false, ..setting });
+        add(&other);
+        let process = Process::start(&path, setting);
+        let (first, second) = (syncs(|| add(&process)), syncs(|| add(&process)));
+        // The element's directory and, in a normal queue, the element.
+        assert_eq!(second, if setting.normal { 2 } else { 1 });
+        // The queue, and at least those above it that were made with it.
+        assert!(first >= second + 4, "{first} directories were synced");
+        fs::remove_dir_all(&path).expect("it can be removed");
+        add(&other);
+        assert_eq!(syncs(|| add(&process)), first, "it is another one");
+    }
+}
+
+/// Of several elements, those that were added before one that could not be.
+#[tokio::test]
+async fn a_part_of_the_elements_is_synced_too() {
+    let folder = folder();
+    let process = Process::start(&folder.path().join("queue"), Setting { sync: true, ..ANY });
+    let (mut renames, synced) = (0, Rc::new(RefCell::new(false)));
+    let plan = {
+        let synced = synced.clone();
+        move |what: &'static str| {
+            renames += usize::from(what == "rename to a free name");
+            *synced.borrow_mut() |= what == "sync a directory";
+            match what == "rename to a free name" && renames == 2 {
+                true => Fate::Refused(Errno::IO),
+                false => Fate::Made,
+            }
+        }
+    };
+    let added = with(plan, || process.add_many(&["x", "y"]));
+    assert!(matches!(&added, Err(Error::Partial { names, .. }) if names.len() == 1), "{added:?}");
+    assert!(*synced.borrow());
+}
+
+/// As Perl's and Python's remove an element: they take its lock last, and look for one anew where it is full.
+#[tokio::test]
+async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
+    let folder = folder();
+    let process = Process::start(&folder.path().join("queue"), NORMAL);
+    let name = process.add("x").expect("nothing fails");
+    let element = process.path().join(name.to_string());
+    let moved = process.path().join("obsolete/00000000000001");
+    let [begins, goes_on] = [
+        Box::new({
+            let moved = moved.clone();
+            move || {
+                fs::create_dir(element.join("locked")).expect("nobody has it locked");
+                fs::rename(&element, &moved).expect("it can be moved");
+                for file in ["body", "more"] {
+                    fs::remove_file(moved.join(file)).expect("it is there");
+                }
+                fs::remove_dir(moved.join("locked")).expect("it is there");
+            }
+        }) as Box<dyn FnOnce()>,
+        Box::new({
+            let moved = moved.clone();
+            move || drop(fs::remove_dir(moved).expect_err("it is locked once more"))
+        }),
+    ];
+    let mut remover = vec![("stat", goes_on), ("mkdir", begins)];
+    let plan = move |what: &'static str| {
+        // What comes before the lock is made is not its business.
+        if remover.last().is_some_and(|(call, _)| *call == what)
+            && let Some((_, step)) = remover.pop()
+        {
+            step();
+        }
+        Fate::Made
+    };
+    let locked = with(plan, || process.lock(&name));
+    assert!(!locked.expect("to be late is no error"));
+    fs::remove_dir(moved.join("locked")).expect("what makes it full is a lock");
+    fs::remove_dir(&moved).expect("it is empty");
+}
+
+/// Others may write to the queue's directory, and put a link in the place of what was made there.
+#[tokio::test]
+async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
+    let folder = folder();
+    let (path, private) = (folder.path().join("queue"), folder.path().join("private"));
+    fs::create_dir(&private).expect("it can be made");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    let swap = {
+        let (path, private) = (path.clone(), private.clone());
+        move || {
+            fs::remove_dir(&path).expect("it was just made");
+            symlink(private, path).expect("a link can be made");
+        }
+    };
+    let mut made = 0;
+    let mut swap = Some(swap);
+    let plan = move |what: &'static str| {
+        made += usize::from(what == "mkdir");
+        if made > 0
+            && what != "mkdir"
+            && let Some(swap) = swap.take()
+        {
+            swap();
+        }
+        Fate::Made
+    };
+    let opened = with(plan, || now(QueueSimple::builder(&path).umask(0).open()));
+    assert_eq!(mode(&private), 0o700, "{opened:?}");
+}
+
+/// Only root may give a directory to somebody, and is who may change the mode of any.
+#[tokio::test]
+async fn the_mode_of_somebody_elses_directory_is_let_be() {
+    let folder = folder();
+    let path = folder.path().join("queue");
+    let nobody = 65_534;
+    if chown(folder.path(), Some(nobody), None).is_err() {
+        println!("we are not root: it is not tried");
+        return;
+    }
+    let mut made = 0;
+    let swap = {
+        let path = path.clone();
+        move |what: &'static str| {
+            made += usize::from(what == "mkdir");
+            if made == 1 && what == "open" {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
+                chown(&path, Some(nobody), None).expect("we are root");
+                made += 1;
+            }
+            Fate::Made
+        }
+    };
+    with(swap, || now(QueueSimple::builder(&path).umask(0).open())).expect("it is there");
+    assert_eq!(mode(&path), 0o700);
+}
+
+#[tokio::test]
+async fn a_file_is_never_open_to_more_than_in_the_end() {
+    for setting in BOTH {
+        let folder = folder();
+        let path = folder.path().join("queue");
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let plan = {
+            let (seen, path) = (seen.clone(), path.clone());
+            move |what: &'static str| {
+                if what == "write" {
+                    let files = tree(&path).into_iter().filter(|path| path.is_file());
+                    seen.borrow_mut().extend(files.map(|file| mode(&file)));
+                }
+                Fate::Made
+            }
+        };
+        with(plan, || match setting.normal {
+            true => {
+                let schema = "body:string,more:binary?".parse().expect("it is a schema");
+                let queue = now(Queue::builder(&path).schema(schema).umask(0o077).open());
+                now(queue.expect("it opens").add(element("x"))).map(drop)
+            }
+            false => {
+                let queue = now(QueueSimple::builder(&path).umask(0o077).open());
+                now(queue.expect("it opens").add("x")).map(drop)
+            }
+        })
+        .expect("it can be added");
+        assert!(!seen.borrow().is_empty() && seen.borrow().iter().all(|mode| *mode == 0o600));
+    }
+}
+
+#[tokio::test]
+async fn a_purge_goes_on_past_what_it_may_not_touch() {
+    for setting in BOTH {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        for body in ["a", "b", "c"] {
+            let name = process.add(body).expect("nothing fails");
+            assert!(process.lock(&name).expect("nothing fails"));
+        }
+        age(process.path());
+        let (mut taken, call) = (0, if setting.normal { "rmdir" } else { "unlink" });
+        let plan = move |what: &'static str| {
+            taken += usize::from(what == call);
+            match what == call && taken == 1 {
+                true => Fate::Refused(Errno::ACCESS),
+                false => Fate::Made,
+            }
+        };
+        let report = with(plan, || process.purge()).expect("the rest can be purged");
+        assert_eq!(report, PurgeReport { locks: 2, failed: 1, ..PurgeReport::default() });
+    }
+}
+
+/// A try in vain must not keep the lock of a dead process young.
+#[tokio::test]
+async fn who_can_not_lock_an_element_leaves_its_age() {
+    for setting in BOTH {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        let name = process.add("x").expect("nothing fails");
+        assert!(process.lock(&name).expect("nothing fails"));
+        age(process.path());
+        assert!(!process.lock(&name).expect("nothing fails"));
+        assert_eq!(process.purge().expect("nothing fails").locks, 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Between each two calls of a process, another one does something.
+
+use super::*;
+
+/// At the call of `first` by this number, does `second` as another process; false where there are less.
+fn meet(
+    setting: Setting,
+    at: usize,
+    path: &Path,
+    first: impl FnOnce(&Process),
+    second: impl FnOnce(&Process) + 'static,
+) -> bool {
+    let [process, other] = [(), ()].map(|()| Process::start(path, setting));
+    let calls = Rc::new(RefCell::new(0));
+    let plan = {
+        let (calls, mut second) = (calls.clone(), Some(second));
+        move |what: &'static str| {
+            *calls.borrow_mut() += 1;
+            if *calls.borrow() == at
+                && let Some(second) = second.take()
+            {
+                with_own_plan(setting, || second(&other));
+            }
+            setting.fate(what)
+        }
+    };
+    with(plan, || first(&process));
+    *calls.borrow() >= at
+}
+
+/// Does what another process does, whose calls are all made.
+fn with_own_plan(setting: Setting, work: impl FnOnce()) {
+    with(move |what| setting.fate(what), work);
+}
+
+/// At each call, in each setting, on a new queue with one old element.
+fn each_meeting(
+    first: impl Fn(&Process, &Name, &str),
+    second: impl Fn(&Process, &Name) + Clone + 'static,
+    after: impl Fn(&Process, &Name, &str),
+) {
+    for setting in Setting::all().filter(|setting| !setting.sync) {
+        for at in 1.. {
+            let folder = folder();
+            let path = folder.path().join("queue");
+            let name = Process::start(&path, setting).add("old").expect("nothing fails");
+            age(&path);
+            let context = format!("{setting:?}, before the {at}. call");
+            let second = second.clone();
+            let met = meet(
+                setting,
+                at,
+                &path,
+                |process| first(process, &name, &context),
+                move |process| second(process, &name),
+            );
+            after(&Process::start(&path, setting), &name, &context);
+            if !met {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_purge_takes_no_lock_that_is_new() {
+    let is_locked = |process: &Process, name: &Name, context: &str| {
+        assert!(!process.lock(name).expect(context), "{context}: the lock is gone");
+    };
+    each_meeting(
+        |process, name, context| assert!(process.lock(name).expect(context), "{context}"),
+        |process, _| assert!(process.purge().is_ok()),
+        is_locked,
+    );
+    let got = Rc::new(RefCell::new(false));
+    each_meeting(
+        |process, _, context| assert!(process.purge().is_ok(), "{context}"),
+        {
+            let got = got.clone();
+            move |process, name| *got.borrow_mut() = process.lock(name).expect("nothing fails")
+        },
+        |process, name, context| {
+            // At the last, nobody came.
+            if got.replace(false) {
+                is_locked(process, name, context);
+            }
+        },
+    );
+}
+
+#[tokio::test]
+async fn of_two_that_want_an_element_one_gets_it() {
+    let got = Rc::new(RefCell::new(0));
+    let take = {
+        let got = got.clone();
+        move |process: &Process, name: &Name| {
+            let taken = process.dequeue(name).expect("to be late is no error");
+            *got.borrow_mut() += u32::from(taken.is_some());
+        }
+    };
+    each_meeting(
+        {
+            let take = take.clone();
+            move |process, name, _| take(process, name)
+        },
+        take,
+        |process, _, context| {
+            assert_eq!(got.replace(0), 1, "{context}");
+            assert!(process.names().is_empty(), "{context}");
+        },
+    );
+}
+
+#[tokio::test]
+async fn an_add_goes_on_whatever_a_purge_takes() {
+    each_meeting(
+        |process, _, context| assert!(process.add("new").is_ok(), "{context}"),
+        |process, name| {
+            // All that is half done looks old, and the directory of new elements is empty and not the last.
+            process.dequeue(name).expect("nothing fails");
+            fs::create_dir(process.path().join("ffffffff")).expect("it can be made");
+            age(process.path());
+            process.purge().expect("nothing fails");
+            fs::remove_dir(process.path().join("ffffffff")).expect("nobody adds to it");
+        },
+        |process, name, context| {
+            process.dequeue(name).expect(context);
+            let found = process.drain();
+            assert_eq!(found, BTreeMap::from([("new".to_owned(), 1)]), "{context}");
+        },
+    );
+}
