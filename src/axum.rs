@@ -1,6 +1,7 @@
 //! Rate limits for axum, and for every tower service that speaks HTTP.
 
 mod admission;
+mod body;
 mod client_ip;
 mod headers;
 mod key;
@@ -12,8 +13,10 @@ mod service;
 mod settings;
 
 pub use self::{
+    body::RateLimitBody,
     client_ip::{BadNetwork, ClientIp, ClientIpRejection, TrustedProxies},
     headers::Headers,
     layer::RateLimitLayer,
-    service::{RateLimit, RateLimited},
+    limiter::LayerLimiter,
+    service::{RateLimit, RateLimitFuture},
 };

@@ -5,6 +5,8 @@
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
+//! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
+//! | [`from_governor`] | the calls of governor and tower-governor beside these |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
 //! | `redis` | the same names where one machine is not enough (feature `redis`) |
@@ -36,6 +38,14 @@ pub mod handles {}
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
 pub mod rate_limits {}
+
+#[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
+#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+pub mod costs_known_afterwards {}
+
+#[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
+#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+pub mod from_governor {}
 
 #[doc = include_str!("guide/sets.md")]
 pub mod sets {}

@@ -70,8 +70,8 @@ pub struct ClientIp {
 /// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). All to the left of it came with the
 /// request, so anybody can have written it. The client is found from the right: as long as an address is
 /// a trusted proxy's, the next one to the left counts, over all lines of the field. The first that is not
-/// is the client. At what is no address (`unknown`, `_hidden`, nonsense) the search ends, and the last
-/// address before it is taken.
+/// is the client. Empty elements count for nothing; at what is no address (`unknown`, `_hidden`, nonsense) the search
+/// ends, and the last address before it is taken.
 ///
 /// The field of a peer that is not trusted is not looked at.
 ///
@@ -260,7 +260,9 @@ impl TrustedProxies {
         let name = if self.forwarded { header::FORWARDED } else { X_FORWARDED_FOR };
         let claim = if self.forwarded { forwarded_for } else { address };
         let lines = headers.get_all(name).iter().rev();
-        lines.flat_map(|line| from_right(line.as_bytes(), b',')).map(claim)
+        let elements = lines.flat_map(|line| from_right(line.as_bytes(), b','));
+        // Empty ones count for nothing (RFC 9110, 5.6.1.2).
+        elements.filter(|element| !element.trim_ascii().is_empty()).map(claim)
     }
 }
 
@@ -303,9 +305,19 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
         return None;
     }
     match value {
-        [b'"', quoted @ .., b'"'] => address(quoted),
+        [b'"', quoted @ .., b'"'] => address(&unescaped(quoted)),
         bare => address(bare),
     }
+}
+
+/// What a quoted string says: a backslash makes the byte after it stand for itself (RFC 9110, 5.6.4).
+fn unescaped(quoted: &[u8]) -> Vec<u8> {
+    let mut bytes = quoted.iter().copied();
+    iter::from_fn(|| match bytes.next()? {
+        b'\\' => bytes.next(),
+        byte => Some(byte),
+    })
+    .collect()
 }
 
 /// An address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.

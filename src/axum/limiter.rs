@@ -1,8 +1,8 @@
 //! What a layer counts with: a limiter in memory, which decides at once, or one on Redis.
 
-use std::fmt;
 #[cfg(feature = "redis")]
-use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, sync::Arc};
 
 use super::key::bounded;
 use crate::{
@@ -41,6 +41,13 @@ pub(super) enum LayerPermit {
     Redis(redis::Permit),
 }
 
+/// What an answer says of the cost of its request.
+#[derive(Clone, Copy)]
+pub(super) enum Correction {
+    Refund,
+    Settle(u32),
+}
+
 /// What was decided of a request, and what is left of each limit.
 pub(super) type Decision = (Result<LayerPermit, Limited>, PerLimit<Remaining>);
 
@@ -50,11 +57,20 @@ impl<K, S> LayerLimiter<K, S> {
         &self.0
     }
 
-    pub(super) fn limits(&self) -> &[Limit] {
+    pub(super) fn limits(&self) -> Arc<[Limit]> {
         match &self.0 {
             Backend::Memory(limiter) => limiter.limits(),
             #[cfg(feature = "redis")]
             Backend::Redis(backend) => backend.limiter.limits(),
+        }
+    }
+
+    /// The limits that were set in place of the first ones.
+    pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
+        match &self.0 {
+            Backend::Memory(limiter) => limiter.changed_limits(),
+            #[cfg(feature = "redis")]
+            Backend::Redis(backend) => backend.limiter.changed_limits(),
         }
     }
 
@@ -88,21 +104,26 @@ impl<K> RedisBackend<K> {
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
+        max_wait: Option<Duration>,
     ) -> Result<Decision, redis::Error> {
         let subject = (self.subject)(&self.limiter, key)?;
-        let (outcome, left) = self.limiter.decide(subject, cost, limits).await?;
+        let (outcome, left) = self.limiter.decide(subject, cost, limits, max_wait).await?;
         Ok((outcome.map(LayerPermit::Redis), self.in_ticks(&left)))
     }
 
-    /// Takes back what was charged, and tells what is left of each limit then; of none where that is not known.
-    pub(super) async fn refund(
+    /// Corrects what was charged, and tells what is left of each limit then; of none where that is not known.
+    pub(super) async fn correct(
         &self,
         permit: redis::Permit,
+        correction: Correction,
         key: &K,
         limits: Option<&[Limit]>,
     ) -> PerLimit<Remaining> {
         // The answer is made already; that it failed is logged.
-        let _ = permit.refund().await;
+        let _ = match correction {
+            Correction::Refund => permit.refund().await,
+            Correction::Settle(actual) => permit.settle(actual).await,
+        };
         let left = match (self.subject)(&self.limiter, key) {
             Ok(subject) => self.limiter.left(&subject, limits).await,
             Err(error) => Err(error),

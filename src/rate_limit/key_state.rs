@@ -4,7 +4,10 @@ use super::{
     algorithm::{Algorithm, Charge, Remaining, Rule},
     per_limit::PerLimit,
 };
-use crate::engine::clock::{LazyNow, Tick};
+use crate::engine::{
+    clock::{Deadline, LazyNow, Tick},
+    store::Entry,
+};
 
 /// What one key has in use.
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Denied {
     pub(super) limit: usize,
     /// When there is room, unless more is charged until then.
     pub(super) ready: Tick,
+    /// A bit for each that has no room, as far as they go.
+    pub(super) exceeded: u64,
 }
 
 impl<A: Algorithm> KeyState<A> {
@@ -47,7 +52,7 @@ impl<A: Algorithm> KeyState<A> {
         match (&mut self.each, rules) {
             // What most limiters have, and worth a way without loops and collections.
             (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
-                Some(ready) => Err(Denied { limit: 0, ready }),
+                Some(ready) => Err(Denied { limit: 0, ready, exceeded: 1 }),
                 None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
                     Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
@@ -79,11 +84,46 @@ impl<A: Algorithm> KeyState<A> {
     /// Whether `cost` more may pass.
     pub(super) fn room(&self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) -> Result<(), Denied> {
         let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
-            state.ready(rule, now, cost).map(|ready| Denied { limit, ready })
+            let exceeded = 1_u64.checked_shl(limit as u32).unwrap_or(0);
+            state.ready(rule, now, cost).map(|ready| Denied { limit, ready, exceeded })
         });
-        // The first of those that take equally long.
-        let longest = waits.reduce(|a, b| if b.ready > a.ready { b } else { a });
-        longest.map_or(Ok(()), Err)
+        waits.reduce(Denied::longer).map_or(Ok(()), Err)
+    }
+
+    /// From when on one of the limits has room for `cost` more; `None` for now.
+    pub(super) fn ready(
+        &self,
+        limit: usize,
+        rule: &Rule,
+        now: &LazyNow<'_>,
+        cost: u32,
+    ) -> Option<Tick> {
+        self.each.get(limit)?.ready(rule, now, cost)
+    }
+
+    /// Charges all limits, whether there is room or not.
+    pub(super) fn charge_anyway(&mut self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) {
+        self.make_place(rules.len());
+        for (state, rule) in self.each.iter_mut().zip(rules) {
+            state.charge(rule, now, cost);
+        }
+    }
+
+    /// Charges what another state of the same key has in use, as if it were all charged just now.
+    pub(super) fn absorb(&mut self, other: &Self, rules: &[Rule], now: &LazyNow<'_>) {
+        self.make_place(rules.len());
+        for ((state, other), rule) in self.each.iter_mut().zip(&*other.each).zip(rules) {
+            let used = other.used(rule, now);
+            if used > 0 {
+                state.charge(rule, now, used);
+            }
+        }
+    }
+
+    pub(super) fn adapt(&mut self, old: &[Rule], new: &[Rule], now: &LazyNow<'_>) {
+        for ((state, old), new) in self.each.iter_mut().zip(old).zip(new) {
+            state.adapt(old, new, now);
+        }
     }
 
     pub(super) fn refund(&mut self, charges: &[Charge], now: &LazyNow<'_>) {
@@ -121,5 +161,25 @@ impl<A: Algorithm> KeyState<A> {
             let old = self.each.iter().cloned();
             self.each = old.chain((0..missing).map(|_| A::default())).collect();
         }
+    }
+}
+
+impl Denied {
+    /// Of two, the one that it takes longer to wait for; the first where they take equally long.
+    pub(super) fn longer(self, other: Self) -> Self {
+        let exceeded = self.exceeded | other.exceeded;
+        let longer = if other.ready > self.ready { other } else { self };
+        Self { exceeded, ..longer }
+    }
+}
+
+/// The deadline after a charge, which moves when all is idle.
+#[inline(always)]
+pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, rules: &[Rule]) {
+    if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
+        && idle.is_later_than(entry.deadline)
+    {
+        // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
+        entry.deadline = idle;
     }
 }

@@ -14,12 +14,29 @@ use crate::engine::clock::LazyInstant;
 #[derive(Clone, Debug)]
 pub struct Limited {
     /// Which had no room.
-    pub(crate) limit: Limit,
-    pub(crate) cost: u32,
-    pub(crate) ready: Option<LazyInstant>,
+    limit: Limit,
+    cost: u32,
+    ready: Option<LazyInstant>,
+    /// All that had none, where they are several: most denials take no memory for it.
+    several: Option<Box<Several>>,
 }
 
+/// Behind one word, as denials are moved about.
+#[derive(Clone, Debug)]
+struct Several(Box<[Limit]>);
+
 impl Limited {
+    pub(crate) fn new<'a>(
+        limit: Limit,
+        cost: u32,
+        ready: Option<LazyInstant>,
+        exceeded: impl Iterator<Item = &'a Limit> + Clone,
+    ) -> Self {
+        let are_several = exceeded.clone().nth(1).is_some();
+        let several = are_several.then(|| Box::new(Several(exceeded.cloned().collect())));
+        Self { limit, cost, ready, several }
+    }
+
     /// How long from now until the call would pass, unless others are charged until then.
     /// [`Duration::MAX`] where it costs more than the quota and never will.
     pub fn retry_after(&self) -> Duration {
@@ -38,6 +55,11 @@ impl Limited {
     /// The limit that had no room for the call; of several, the one that it takes longest to wait for.
     pub fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// All limits that had no room for the call, in the order in which they were given.
+    pub fn exceeded(&self) -> &[Limit] {
+        self.several.as_ref().map_or(std::slice::from_ref(&self.limit), |several| &several.0)
     }
 
     /// How many units the call would have cost.

@@ -58,7 +58,7 @@ use crate::rate_limit::{Limit, State};
 /// | --- | --- | --- |
 /// | `Log` | 44, 28 for each limit, 12 for each call in the longest window; as many again before they are cut off | O(1), amortised |
 /// | `Buckets(n)` | 26, and for each limit 6 and 12 for each bucket with calls, of at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, 8 for each limit | O(1) |
+/// | `Gcra` | 26, 16 for each limit | O(1) |
 ///
 /// A `Log` keeps each call once, whatever the number of limits. A key of more than 256 bytes is named by its
 /// first 256 and a hash.
@@ -239,14 +239,35 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
-    /// charged.
+    /// charged. But one that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
+    /// later) keeps its place, and all behind it wait for it: poll it on, or drop it.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        self.state.until_ready(subject, None).await
+        Ok(self.state.until_ready(subject, 1, None, None).await?.outcome?)
+    }
+
+    /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
+    /// is not overtaken by those behind it in this process that wait for few.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check); [`Error::Limited`] only where the cost is above a quota, so that it
+    /// can never pass.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`until_ready`](RateLimiter::until_ready).
+    pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.state.subject(key)?;
+        Ok(self.state.until_ready(subject, cost, None, None).await?.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
@@ -261,12 +282,12 @@ impl<K> RateLimiter<K> {
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        self.state.until_ready(subject, Some(max_wait)).await
+        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.outcome?)
     }
 
     /// The limits that hold where no others are given.
-    pub fn limits(&self) -> &[Limit] {
-        &self.state.limits
+    pub fn limits(&self) -> Arc<[Limit]> {
+        self.state.limits.clone()
     }
 
     /// What this process has decided; the server is not asked.

@@ -7,6 +7,8 @@ mod http;
 
 mod asking;
 mod client_ip;
+mod costs;
 mod fields;
 mod quotas;
+mod services;
 mod settings;

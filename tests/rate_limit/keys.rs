@@ -135,6 +135,30 @@ async fn a_key_beyond_the_bound_stays_limited_when_there_is_room() {
     }
 }
 
+/// What others did beyond the bound is not charged to a client that comes when there is room again.
+#[tokio::test(start_paused = true)]
+async fn a_flood_beyond_the_bound_keeps_no_new_key_out_once_there_is_room() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> =
+            RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(10).build();
+        for key in 0..10 {
+            limiter.check_n(&key, 3).await.unwrap();
+        }
+        advance(55 * SECOND).await;
+        for key in 1_000..2_000 {
+            let _ = limiter.check(&key).await;
+        }
+        // The first ten are idle by then, and leave.
+        sleep(13 * SECOND).await;
+        for key in 2_000..2_005 {
+            assert_eq!(limiter.check_n(&key, 3).await.map(drop).ok(), Some(()), "{window:?}");
+        }
+        let stats = limiter.stats();
+        assert!(limiter.check_n(&1_000, 3).await.is_err(), "it had a part of what was shared");
+        assert_eq!(limiter.stats().keys, stats.keys, "who is denied needs no place: {window:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn idle_keys_leave_by_themselves() {
     for window in WINDOWS {

@@ -22,6 +22,8 @@ struct Naive {
     /// For each limit: when units leave, how many, and of which call.
     parts: Vec<Vec<(u64, u64, usize)>>,
     arrivals: Vec<u64>,
+    /// How much was taken back: marks are of the sum of both.
+    refunded: Vec<u64>,
     /// Of each call: when, and what is left of its cost, of each limit the mark.
     calls: Vec<(u64, u64, Vec<u64>)>,
 }
@@ -29,7 +31,8 @@ struct Naive {
 impl Naive {
     fn new(window: Window, limits: usize) -> Self {
         let parts = vec![Vec::new(); limits];
-        Self { window, parts, arrivals: vec![0; limits], calls: Vec::new() }
+        let none = vec![0; limits];
+        Self { window, parts, arrivals: none.clone(), refunded: none, calls: Vec::new() }
     }
 
     fn step(&self, rule: Rule) -> u64 {
@@ -76,7 +79,7 @@ impl Naive {
                 Window::Log => self.parts[i].push((now + rule.per, cost, call)),
                 Window::Gcra => {
                     self.arrivals[i] = self.arrivals[i].max(now) + step * cost;
-                    marks.push(self.arrivals[i]);
+                    marks.push(self.arrivals[i] + self.refunded[i]);
                 }
                 Window::Buckets(n) => {
                     let per = n as u64 * step;
@@ -102,7 +105,9 @@ impl Naive {
             if self.window == Window::Gcra {
                 let (_, cost, marks) = &self.calls[call];
                 let amount = self.step(*rule) * cost;
-                self.arrivals[i] -= marks[i].saturating_sub(now).min(amount);
+                let left = marks[i].saturating_sub(self.refunded[i] + now).min(amount);
+                self.arrivals[i] -= left;
+                self.refunded[i] += left;
             }
             self.parts[i].retain(|(.., of)| *of != call);
         }

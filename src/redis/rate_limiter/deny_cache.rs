@@ -110,7 +110,7 @@ impl DenyCache {
                     let now = Instant::now();
                     let denials = &mut entry.value;
                     denials.retain(|old| {
-                        now < old.until && !old.is_of(denial.limited.cost, denial.plan.as_deref())
+                        now < old.until && !old.is_of(denial.limited.cost(), denial.plan.as_deref())
                     });
                     // Who asks with ever other costs must not fill the memory.
                     if denials.len() == COSTS {
@@ -147,6 +147,6 @@ impl DenyCache {
 
 impl Denial {
     fn is_of(&self, cost: u32, plan: Option<&[Limit]>) -> bool {
-        self.limited.cost == cost && self.plan.as_deref() == plan
+        self.limited.cost() == cost && self.plan.as_deref() == plan
     }
 }

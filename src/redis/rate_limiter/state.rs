@@ -1,7 +1,11 @@
 //! What all handles of a limiter share, and the one way on which the server is asked: within a timeout, through
 //! the breaker, with failures counted and logged.
 
-use std::{fmt, sync::Mutex, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use ::redis::{ErrorKind, FromRedisValue, RedisError, Script};
 use serde::Serialize;
@@ -31,7 +35,7 @@ pub(super) struct LimiterState {
     pub(super) keyspace: Keyspace,
     pub(super) name: String,
     pub(super) window: Window,
-    pub(super) limits: Box<[Limit]>,
+    pub(super) limits: Arc<[Limit]>,
     /// The same, made once: most checks are by them.
     pub(super) limit_args: PerLimit<LimitArgs>,
     pub(super) timeout: Duration,
@@ -102,13 +106,27 @@ impl LimiterState {
         subject: &[u8],
         born: u64,
         charges: &[Charge],
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         coop::proceed().await;
         let call = protocol::refund(self.window, subject, born, charges).within(self.timeout);
-        let answer = self.ask(call.send_once::<u64>(&self.client)).await;
+        let answer = self.ask(call.send_once(&self.client)).await;
         self.forget_denials(subject);
-        self.counters.refunded.add(answer?);
-        Ok(())
+        answer
+    }
+
+    /// Charges what a call has cost beyond its permit.
+    pub(super) async fn owe(
+        &self,
+        subject: &[u8],
+        cost: u32,
+        limits: &[LimitArgs],
+    ) -> Result<(), Error> {
+        coop::proceed().await;
+        let call = protocol::debt(self.window, subject, cost, limits).within(self.timeout);
+        let answer = self.ask(call.send_once::<Vec<u8>>(&self.client)).await;
+        // They have to wait longer now.
+        self.forget_denials(subject);
+        answer.map(drop)
     }
 
     /// What a script answers to a check or a peek.
