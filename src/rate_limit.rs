@@ -46,7 +46,7 @@ pub(crate) use self::algorithm::Remaining;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
 #[cfg(feature = "redis")]
-pub(crate) use self::waiting::Waiting;
+pub(crate) use self::waiting::{Waiting, before};
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,

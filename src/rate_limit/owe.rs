@@ -78,7 +78,12 @@ where
             entry.value.charge_anyway(rules, &now, cost);
             move_deadline(entry, rules);
         };
-        if store.change_where(place, is_it, charge).is_some() {
+        // First by its number: there may be several keys of a hash that is a bad one.
+        let was_charged =
+            |_: &K, state: &KeyState<A>| permit.state.is_some_and(|id| state.id == id.get());
+        if store.change_where(place, was_charged, charge).is_some()
+            || store.change_where(place, is_it, charge).is_some()
+        {
             return;
         }
         let has_shared = permit.state.is_none() && !permit.charges.is_empty();

@@ -49,7 +49,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
-        ahead: u64,
+        ahead: impl FnOnce() -> u64,
     ) -> Limited
     where
         K: Borrow<Q>,
@@ -57,8 +57,8 @@ where
     {
         self.with_plan(limits, |limits, rules| {
             let now = self.shared.clock.lazy_now();
-            let last = ahead.saturating_add(cost.into()).saturating_sub(1);
             let soonest = self.inspect(key, rules, &now, |state| {
+                let last = ahead().saturating_add(cost.into()).saturating_sub(1);
                 let each = rules.iter().enumerate().map(|(limit, rule)| {
                     let quota = u64::from(rule.quota);
                     let first = (last % quota) as u32 + 1;

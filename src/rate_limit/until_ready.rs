@@ -3,16 +3,14 @@
 
 use std::{
     borrow::Borrow,
-    future::poll_fn,
     hash::{BuildHasher, Hash},
-    pin::{Pin, pin},
-    task::Poll,
+    pin::pin,
     time::Duration,
 };
 
 use super::{
     Limit, Limited, Permit, algorithm::Algorithm, check::Check, key_state::KeyState,
-    limiter::Limiter, plan::least_quota,
+    limiter::Limiter, plan::least_quota, waiting::before,
 };
 use crate::engine::{clock::Deadline, coop};
 
@@ -41,14 +39,15 @@ where
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, inspect);
         }
-        let (mut waiter, turn) = self.waiting.join(key.to_owned(), cost);
-        if let Some(ahead) = waiter.ahead()
-            && let limited = self.soonest(key, limits, cost, ahead)
+        let (mut waiter, head) = self.waiting.join(key.to_owned(), cost);
+        if !waiter.is_first()
+            && !end.is_persistent()
+            && let limited = self.soonest(key, limits, cost, || waiter.ahead())
             && limited.ready_at().is_none_or(|at| clock.deadline_of(at).is_later_than(end))
         {
             return Err(limited);
         }
-        let mut turn = pin!(turn.lock());
+        let mut turn = pin!(head.turn.lock());
         // Declared after the waiter and so dropped before it, as the line goes with the last who waits.
         let _turn = loop {
             let mut change = pin!(self.plan.change());
@@ -61,7 +60,7 @@ where
                 Some(Some(turn)) => break turn,
                 Some(None) => {}
                 // Never at the head, so nothing was asked yet.
-                None => return Err(self.soonest(key, limits, cost, 0)),
+                None => return Err(self.soonest(key, limits, cost, || 0)),
             }
         };
         waiter.lead();
@@ -86,16 +85,4 @@ where
     fn needs_no_wait(&self, limits: Option<&[Limit]>, cost: u32) -> bool {
         cost == 0 || cost > self.with_plan(limits, |limits, _| least_quota(limits))
     }
-}
-
-/// What `first` gives, unless `end` comes before it.
-async fn before<F: Future>(
-    mut first: Pin<&mut F>,
-    mut end: Pin<&mut impl Future>,
-) -> Option<F::Output> {
-    poll_fn(|cx| match first.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(cx).map(|_| None),
-    })
-    .await
 }

@@ -4,9 +4,15 @@
 
 use std::{
     collections::HashMap,
+    future::poll_fn,
     hash::{BuildHasher, Hash},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::Poll,
 };
 
 /// So many lines are not worth giving back.
@@ -17,23 +23,34 @@ pub(crate) struct Waiting<K, S>(Mutex<HashMap<K, Line, S>>);
 
 #[derive(Default)]
 struct Line {
-    turn: Turn,
+    head: Arc<Head>,
     waiters: usize,
-    /// What those behind the head wait for. Not what the head does: it may be charged already.
-    units: u64,
+    /// What all have waited for who ever came.
+    joined: u64,
 }
 
-/// Whoever holds it is at the head. Tokio's lock lets in who asked first.
-pub(crate) type Turn = Arc<tokio::sync::Mutex<()>>;
+/// The place that all in a line wait for.
+#[derive(Default)]
+pub(crate) struct Head {
+    /// Whoever holds it is there. Tokio's lock lets in who asked first.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// What those waited for who have been there, or gave up.
+    departed: AtomicU64,
+}
 
 /// A place in the line of a key.
 pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     waiting: &'a Waiting<K, S>,
     key: K,
-    /// What it waits for, until it is at the head.
+    place: Place,
+}
+
+struct Place {
+    head: Arc<Head>,
+    /// What it waits for, until it departs.
     cost: u32,
-    /// How many units those wait for who came before, but for the head.
-    ahead: u64,
+    /// What all waited for who came before.
+    before: u64,
     is_first: bool,
 }
 
@@ -49,11 +66,11 @@ impl<K, S> Waiting<K, S> {
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
     /// The last place in the line of `key`, for who waits for `cost` units, and what it waits for.
-    pub(crate) fn join(&self, key: K, cost: u32) -> (Waiter<'_, K, S>, Turn) {
+    pub(crate) fn join(&self, key: K, cost: u32) -> (Waiter<'_, K, S>, Arc<Head>) {
         // Cloned before the lock, and where it is not needed dropped after it: both are the user's code.
         let copy = key.clone();
         let mut lines = self.lock();
-        let (turn, ahead, is_first) = match lines.get_mut(&key) {
+        let place = match lines.get_mut(&key) {
             Some(line) => line.join(cost),
             None => {
                 let mut line = Line::default();
@@ -63,31 +80,42 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
             }
         };
         drop(lines);
-        (Waiter { waiting: self, key, cost, ahead, is_first }, turn)
+        let head = place.head.clone();
+        (Waiter { waiting: self, key, place }, head)
     }
 }
 
 impl<K: Hash + Eq, S: BuildHasher> Waiter<'_, K, S> {
-    /// How many units those wait for who are before it, but for the head; `None` where it is the first in the line.
-    pub(crate) fn ahead(&self) -> Option<u64> {
-        (!self.is_first).then_some(self.ahead)
+    /// Whether nobody was there before it.
+    pub(crate) fn is_first(&self) -> bool {
+        self.place.is_first
+    }
+
+    /// How many units those wait for, at the least, who are before it and not at the head yet. Who was at the head may
+    /// be charged: so this is to be asked after what is in use was looked at, under the same lock.
+    pub(crate) fn ahead(&self) -> u64 {
+        self.place.before.saturating_sub(self.place.head.departed.load(Relaxed))
     }
 
     /// It is at the head.
     pub(crate) fn lead(&mut self) {
-        let mut lines = self.waiting.lock();
-        if let Some(line) = lines.get_mut(&self.key) {
-            line.units -= u64::from(mem::take(&mut self.cost));
-        }
+        self.place.depart();
     }
 }
 
 impl Line {
-    fn join(&mut self, cost: u32) -> (Turn, u64, bool) {
-        let (ahead, is_first) = (self.units, self.waiters == 0);
+    fn join(&mut self, cost: u32) -> Place {
+        let (before, is_first) = (self.joined, self.waiters == 0);
         self.waiters += 1;
-        self.units += u64::from(cost);
-        (self.turn.clone(), ahead, is_first)
+        self.joined = self.joined.saturating_add(cost.into());
+        Place { head: self.head.clone(), cost, before, is_first }
+    }
+}
+
+impl Place {
+    fn depart(&mut self) {
+        // Its charge comes after this, under a lock: who sees that sees this.
+        self.head.departed.fetch_add(mem::take(&mut self.cost).into(), Relaxed);
     }
 }
 
@@ -96,7 +124,7 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         let mut lines = self.waiting.lock();
         let Some(line) = lines.get_mut(&self.key) else { return };
         line.waiters -= 1;
-        line.units -= u64::from(self.cost);
+        self.place.depart();
         let last = if line.waiters == 0 { lines.remove_entry(&self.key) } else { None };
         if lines.capacity() > SMALL && lines.len() < lines.capacity() / 8 {
             let most = 2 * lines.len();
@@ -106,6 +134,18 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
         drop(lines);
         drop(last);
     }
+}
+
+/// What `first` gives, unless `end` comes before it.
+pub(crate) async fn before<F: Future>(
+    mut first: Pin<&mut F>,
+    mut end: Pin<&mut impl Future>,
+) -> Option<F::Output> {
+    poll_fn(|cx| match first.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => end.as_mut().poll(cx).map(|_| None),
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -125,7 +165,7 @@ mod tests {
         let met = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=20_000 {
-                let (waiter, _turn) = waiting.join(round, 1);
+                let (waiter, _head) = waiting.join(round, 1);
                 // Both are awake when they go on.
                 met.fetch_add(1, Relaxed);
                 while met.load(Relaxed) < 2 * round {

@@ -14,6 +14,7 @@ mod check;
 mod deny_cache;
 #[cfg(feature = "axum")]
 mod layer;
+mod limits;
 mod on_error;
 mod permit;
 mod protocol;
@@ -285,9 +286,29 @@ impl<K> RateLimiter<K> {
         Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.outcome?)
     }
 
+    /// Changes the limits of this name, for all processes and from now on: this one has them at once, the others
+    /// within a second, and those that start later. What was charged stays charged, as far as the limits before kept
+    /// it: what has left a shorter window is not known to a longer one, and what is in use by
+    /// [`Window::Gcra`](crate::Window::Gcra) is a time. Who waits in this process waits by the new limits. One round
+    /// trip.
+    ///
+    /// # Panics
+    ///
+    /// Without a limit.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server; then nothing has changed, or it is seen in a moment.
+    #[doc(alias = "SET")]
+    pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
+        let limits: Vec<Limit> = limits.into_iter().collect();
+        assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
+        self.state.set_limits(limits).await
+    }
+
     /// The limits that hold where no others are given.
     pub fn limits(&self) -> Arc<[Limit]> {
-        self.state.limits.clone()
+        self.state.plan.present().limits.clone()
     }
 
     /// What this process has decided; the server is not asked.

@@ -36,7 +36,8 @@ impl LimiterState {
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
         coop::proceed().await;
-        let limits = plan.unwrap_or(&self.limits);
+        let own = self.plan.present();
+        let limits = plan.unwrap_or(&own.limits);
         if let Some(decision) = never(limits, cost) {
             return Ok(decision);
         }
@@ -46,7 +47,7 @@ impl LimiterState {
         if cost == 0 {
             // What it settles is charged then.
             let charges = PerLimit::Many([].into());
-            let limits = self.limit_args_of(plan);
+            let limits = self.limit_args_of(plan, &own);
             let limiter = Arc::clone(self);
             let charged = Charged::OnServer { limiter, subject, born: 0, charges, limits };
             let permit = Permit { charged, remaining: u32::MAX, cost };
@@ -63,7 +64,7 @@ impl LimiterState {
             self.counters.denied_locally.add(1);
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
-        let args = self.limit_args_of(plan);
+        let args = self.limit_args_of(plan, &own);
         let call = protocol::check(self.window, &subject, cost, &args);
         // Once: a second check would charge a second time.
         let answer = call.within(self.timeout).send_once(&self.client);
@@ -98,7 +99,9 @@ impl LimiterState {
                 {
                     let (limited, remaining) = (limited.clone(), remaining.clone());
                     let plan = plan.map(Into::into);
-                    cache.keep(at, &subject, Denial { limited, remaining, plan, until });
+                    let generation = at.generation;
+                    let denial = Denial { limited, remaining, plan, generation, until };
+                    cache.keep(at, &subject, denial);
                 }
                 Err(limited)
             }

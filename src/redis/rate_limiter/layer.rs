@@ -31,7 +31,7 @@ impl<K> RateLimiter<K> {
 
     /// The limits that were set in place of the first ones.
     pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        None
+        self.state.plan.changed()
     }
 
     /// What is left of each limit.

@@ -1,11 +1,7 @@
 //! What all handles of a limiter share, and the one way on which the server is asked: within a timeout, through
 //! the breaker, with failures counted and logged.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, sync::Mutex, time::Duration};
 
 use ::redis::{ErrorKind, FromRedisValue, RedisError, Script};
 use serde::Serialize;
@@ -15,6 +11,7 @@ use super::{
     super::{Client, Error, codec::encode_key, keyspace::Keyspace, script::Call},
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
+    limits::{OwnPlan, Plan},
     on_error::Fallback,
     protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply},
     stats::{Counters, LimiterStats},
@@ -35,9 +32,7 @@ pub(super) struct LimiterState {
     pub(super) keyspace: Keyspace,
     pub(super) name: String,
     pub(super) window: Window,
-    pub(super) limits: Arc<[Limit]>,
-    /// The same, made once: most checks are by them.
-    pub(super) limit_args: PerLimit<LimitArgs>,
+    pub(super) plan: OwnPlan,
     pub(super) timeout: Duration,
     pub(super) fallback: Fallback,
     pub(super) breaker: CircuitBreaker,
@@ -71,11 +66,12 @@ impl LimiterState {
         plan: Option<&[Limit]>,
     ) -> Result<State, Error> {
         coop::proceed().await;
-        let limits = plan.unwrap_or(&self.limits);
+        let own = self.plan.present();
+        let limits = plan.unwrap_or(&own.limits);
         if limits.is_empty() {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
-        let args = self.limit_args_of(plan);
+        let args = self.limit_args_of(plan, &own);
         let call = protocol::peek(self.window, subject, &args);
         let answer = call.within(self.timeout).send_idempotent(&self.client);
         let Reply { outcome, remaining } = self.ask_limits(answer, 1, &args).await?;
@@ -171,9 +167,9 @@ impl LimiterState {
         answer
     }
 
-    pub(super) fn limit_args_of(&self, plan: Option<&[Limit]>) -> PerLimit<LimitArgs> {
+    pub(super) fn limit_args_of(&self, plan: Option<&[Limit]>, own: &Plan) -> PerLimit<LimitArgs> {
         match plan {
-            None => self.limit_args.clone(),
+            None => own.args.clone(),
             Some(limits) => limits.iter().map(|limit| LimitArgs::new(limit, self.window)).collect(),
         }
     }
@@ -208,7 +204,7 @@ impl fmt::Debug for LimiterState {
         f.debug_struct("RateLimiter")
             .field("name", &self.name)
             .field("window", &self.window)
-            .field("limits", &self.limits)
+            .field("limits", &self.plan.present().limits)
             .finish_non_exhaustive()
     }
 }
