@@ -3,6 +3,7 @@
 mod admission;
 mod body;
 mod client_ip;
+mod forwarded;
 mod headers;
 mod key;
 mod layer;

@@ -45,8 +45,6 @@ use std::{
 pub(crate) use self::algorithm::Remaining;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
-#[cfg(feature = "redis")]
-pub(crate) use self::waiting::{Waiting, before};
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
@@ -55,6 +53,11 @@ pub use self::{
     permit::Permit,
     standing::{Standing, State},
     stats::LimiterStats,
+};
+#[cfg(feature = "redis")]
+pub(crate) use self::{
+    limited::Several,
+    waiting::{Waiting, before},
 };
 use crate::engine::{coop, hasher::DefaultHasher};
 

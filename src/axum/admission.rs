@@ -16,7 +16,7 @@ use std::{
 use ::axum::response::IntoResponse;
 use ::axum::{
     body::Body,
-    http::{HeaderMap, Response as HttpResponse, request::Parts},
+    http::{Extensions, HeaderMap, Response as HttpResponse, request::Parts},
     response::Response,
 };
 
@@ -31,7 +31,7 @@ use super::{
     retry_after::RetryAfter,
     settings::Settings,
 };
-use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining};
+use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
 
 /// How far a request has come.
 pub(super) enum Step<K, S> {
@@ -137,6 +137,18 @@ where
             }
             #[cfg(feature = "redis")]
             Backend::Redis(redis) => Step::Ask(check, redis.clone()),
+        }
+    }
+
+    /// Tells the service within how the key of its request stands: with the limit that has the least left.
+    #[inline]
+    pub(super) fn tell(&self, admission: &Admission<K>, extensions: &mut Extensions) {
+        let Some(Charged { limits, remaining, .. }) = admission else { return };
+        let limits = limits.as_deref().unwrap_or(&self.own_limits);
+        let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
+        if let Some((limit, left)) = least {
+            let more_at = left.more_at.map(|at| self.limiter.instant(at));
+            extensions.insert(Standing { limit: limit.clone(), remaining: left.units, more_at });
         }
     }
 

@@ -48,6 +48,10 @@ use crate::{
 /// A client of gRPC (by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` in its place, with the same
 /// fields.
 ///
+/// # What a handler is told
+///
+/// `Extension<Standing>` is how the key of its request stands, after its charge, with the limit that has the least left.
+///
 /// # Where to put it
 ///
 /// - Inside of CORS (a `CorsLayer` is added after it). Then preflights are answered before they are

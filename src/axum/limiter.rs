@@ -4,9 +4,11 @@
 use std::time::Duration;
 use std::{fmt, sync::Arc};
 
+use tokio::time::Instant;
+
 use super::key::bounded;
 use crate::{
-    engine::clock::LazyNow,
+    engine::clock::{LazyNow, Tick},
     rate_limit::{Limit, Limited, PerLimit, Permit, RateLimiter, Remaining},
 };
 #[cfg(feature = "redis")]
@@ -71,6 +73,15 @@ impl<K, S> LayerLimiter<K, S> {
             Backend::Memory(limiter) => limiter.changed_limits(),
             #[cfg(feature = "redis")]
             Backend::Redis(backend) => backend.limiter.changed_limits(),
+        }
+    }
+
+    /// The instant of what is [`Remaining`].
+    pub(super) fn instant(&self, at: Tick) -> Instant {
+        match &self.0 {
+            Backend::Memory(limiter) => limiter.instant(at),
+            #[cfg(feature = "redis")]
+            Backend::Redis(backend) => backend.clock.instant(at),
         }
     }
 

@@ -80,6 +80,7 @@ where
         // In `call`, as `poll_ready` knows no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
+                settings.tell(&admission, &mut parts.extensions);
                 let inner = self.inner.call(Request::from_parts(parts, body));
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
@@ -99,6 +100,7 @@ where
                     return Ok(own(response).await);
                 }
             };
+            settings.tell(&admission, &mut parts.extensions);
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]
             let admission = settings.correct_on_redis(admission, &mut response).await;

@@ -27,12 +27,42 @@ pub(super) struct Admitted {
 
 /// Some limit had no room.
 pub(super) struct Denied {
-    /// Which one it takes longest to wait for.
-    pub(super) limit: usize,
+    /// Which ones.
+    pub(super) limits: Exceeded,
     /// When there is room, unless more is charged until then.
     pub(super) ready: Tick,
-    /// A bit for each that has no room, as far as they go.
-    pub(super) exceeded: u64,
+}
+
+/// Which one of the limits that have no room it takes longest to wait for, in the lower half; and above it a bit for each
+/// of them, as far as they go. One word: of two, the processor waits where they are copied right after they are written.
+#[derive(Clone, Copy)]
+pub(super) struct Exceeded(u64);
+
+impl Exceeded {
+    #[inline]
+    pub(super) fn one(limit: usize) -> Self {
+        let bit = 1_u64.checked_shl(32 + limit as u32).unwrap_or(0);
+        Self(bit | u64::from(limit as u32))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0 >> 32 << 32)
+    }
+
+    #[inline]
+    pub(super) fn longest(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline]
+    pub(super) fn are_several(self) -> bool {
+        let bits = self.0 >> 32;
+        bits & bits.wrapping_sub(1) != 0
+    }
+
+    pub(super) fn contains(self, limit: usize) -> bool {
+        limit < 32 && self.0 >> (32 + limit) & 1 == 1
+    }
 }
 
 impl<A: Algorithm> KeyState<A> {
@@ -52,7 +82,7 @@ impl<A: Algorithm> KeyState<A> {
         match (&mut self.each, rules) {
             // What most limiters have, and worth a way without loops and collections.
             (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
-                Some(ready) => Err(Denied { limit: 0, ready, exceeded: 1 }),
+                Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
                 None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
                     Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
@@ -84,8 +114,8 @@ impl<A: Algorithm> KeyState<A> {
     /// Whether `cost` more may pass.
     pub(super) fn room(&self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) -> Result<(), Denied> {
         let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
-            let exceeded = 1_u64.checked_shl(limit as u32).unwrap_or(0);
-            state.ready(rule, now, cost).map(|ready| Denied { limit, ready, exceeded })
+            let limits = Exceeded::one(limit);
+            state.ready(rule, now, cost).map(|ready| Denied { limits, ready })
         });
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
@@ -167,9 +197,9 @@ impl<A: Algorithm> KeyState<A> {
 impl Denied {
     /// Of two, the one that it takes longer to wait for; the first where they take equally long.
     pub(super) fn longer(self, other: Self) -> Self {
-        let exceeded = self.exceeded | other.exceeded;
-        let longer = if other.ready > self.ready { other } else { self };
-        Self { exceeded, ..longer }
+        let (longer, shorter) =
+            if other.ready > self.ready { (other, self) } else { (self, other) };
+        Self { limits: longer.limits.and(shorter.limits), ..longer }
     }
 }
 

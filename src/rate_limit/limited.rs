@@ -23,17 +23,24 @@ pub struct Limited {
 
 /// Behind one word, as denials are moved about.
 #[derive(Clone, Debug)]
-struct Several(Box<[Limit]>);
+pub(crate) struct Several(Box<[Limit]>);
+
+impl Several {
+    /// `None` for one alone.
+    pub(crate) fn of<'a>(limits: impl Iterator<Item = &'a Limit>) -> Option<Box<Self>> {
+        let limits: Box<[Limit]> = limits.cloned().collect();
+        (limits.len() > 1).then(|| Box::new(Self(limits)))
+    }
+}
 
 impl Limited {
-    pub(crate) fn new<'a>(
+    #[inline]
+    pub(crate) fn new(
         limit: Limit,
         cost: u32,
         ready: Option<LazyInstant>,
-        exceeded: impl Iterator<Item = &'a Limit> + Clone,
+        several: Option<Box<Several>>,
     ) -> Self {
-        let are_several = exceeded.clone().nth(1).is_some();
-        let several = are_several.then(|| Box::new(Several(exceeded.cloned().collect())));
         Self { limit, cost, ready, several }
     }
 

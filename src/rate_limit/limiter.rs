@@ -17,7 +17,8 @@ use super::{
     algorithm::{Algorithm, Rule},
     check::Check,
     denial_log::DenialLog,
-    key_state::{Admitted, Denied, KeyState, move_deadline},
+    key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
+    limited::Several,
     per_limit::PerLimit,
     plan::{OwnPlan, Plan, least_quota, rules_of},
     room::Room,
@@ -220,7 +221,7 @@ where
             Err(denied) => {
                 // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
-                    let limit = &limits[denied.limit];
+                    let limit = &limits[denied.limits.longest()];
                     self.denial_log.write(self.shared.name(), self.stats().denied, limit);
                 }
                 Err(self.limited_from(denied, limits, check.cost))
@@ -321,7 +322,7 @@ where
         match limits.iter().find(|limit| limit.quota() < cost) {
             Some(limit) => {
                 let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
-                Err(Limited::new(limit.clone(), cost, None, exceeded))
+                Err(Limited::new(limit.clone(), cost, None, Several::of(exceeded)))
             }
             None => Ok(Permit {
                 limiter: self.registration.id(),
@@ -338,10 +339,9 @@ where
     #[inline]
     pub(super) fn limited_from(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
-        let is_exceeded = |limit: usize| limit < 64 && denied.exceeded >> limit & 1 == 1;
-        let exceeded = limits.iter().enumerate().filter(|(limit, _)| is_exceeded(*limit));
-        let exceeded = exceeded.map(|(_, limit)| limit);
-        Limited::new(limits[denied.limit].clone(), cost, ready, exceeded)
+        // Mostly it is one alone. Found before the denial is made, which else would be made in memory, and copied.
+        let several = if denied.limits.are_several() { named(denied.limits, limits) } else { None };
+        Limited::new(limits[denied.limits.longest()].clone(), cost, ready, several)
     }
 }
 
@@ -359,4 +359,10 @@ impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
             .field("limits", &self.limits())
             .finish_non_exhaustive()
     }
+}
+
+#[cold]
+fn named(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
+    let exceeded = limits.iter().enumerate().filter(|(limit, _)| exceeded.contains(*limit));
+    Several::of(exceeded.map(|(_, limit)| limit))
 }

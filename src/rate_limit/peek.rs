@@ -8,7 +8,7 @@ use std::{
 use super::{
     Limit, Limited, Standing, State,
     algorithm::{Algorithm, Remaining, Rule},
-    key_state::{Denied, KeyState},
+    key_state::{Denied, Exceeded, KeyState},
     limiter::Limiter,
 };
 use crate::engine::clock::{LazyNow, Now};
@@ -64,11 +64,11 @@ where
                     let first = (last % quota) as u32 + 1;
                     let ready = state.ready(limit, rule, &now, first).unwrap_or_else(|| now.tick());
                     let ready = ready.later((last / quota).saturating_mul(rule.per));
-                    Denied { limit, ready, exceeded: 0 }
+                    Denied { limits: Exceeded::one(limit), ready }
                 });
                 each.reduce(Denied::longer)
             });
-            let denied = soonest.unwrap_or(Denied { limit: 0, ready: now.tick(), exceeded: 0 });
+            let denied = soonest.unwrap_or(Denied { limits: Exceeded::one(0), ready: now.tick() });
             self.limited_from(denied, limits, cost)
         })
     }

@@ -2,7 +2,10 @@
 
 use std::{
     mem,
-    sync::{Arc, OnceLock, PoisonError, RwLock},
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use tokio::sync::{Notify, futures::Notified};
@@ -21,6 +24,8 @@ pub(super) struct OwnPlan {
     first: Plan,
     /// What took its place. A lock that a limiter whose limits never change has not, as each check would take it.
     changed: OnceLock<RwLock<Arc<Plan>>>,
+    /// How often they changed.
+    version: AtomicU64,
     changes: Notify,
 }
 
@@ -33,7 +38,8 @@ impl Plan {
 
 impl OwnPlan {
     pub(super) fn new(first: Plan) -> Self {
-        Self { first, changed: OnceLock::new(), changes: Notify::new() }
+        let version = AtomicU64::new(0);
+        Self { first, changed: OnceLock::new(), version, changes: Notify::new() }
     }
 
     /// The first plan, if it still holds.
@@ -69,7 +75,14 @@ impl OwnPlan {
 
     /// Wakes who waits for a change.
     pub(super) fn tell(&self) {
+        // First, so that who listens too late to be woken sees it.
+        self.version.fetch_add(1, SeqCst);
         self.changes.notify_waiters();
+    }
+
+    /// How often the limits changed. To listen costs more than to look at this once before and once after.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(SeqCst)
     }
 
     /// The next change; from the time on at which it is first polled or enabled.

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
@@ -15,7 +17,7 @@ use super::{
     limiter::Limiter,
     per_limit::PerLimit,
 };
-use crate::engine::clock::LazyNow;
+use crate::engine::clock::{LazyNow, Tick};
 
 impl<K, S> RateLimiter<K, S>
 where
@@ -61,6 +63,10 @@ impl<K, S> RateLimiter<K, S> {
     /// The present, as the limiter sees it.
     pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
         dispatch!(&self.0, limiter => limiter.lazy_now())
+    }
+
+    pub(crate) fn instant(&self, at: Tick) -> Instant {
+        dispatch!(&self.0, limiter => limiter.instant(at))
     }
 }
 
@@ -120,5 +126,9 @@ impl<K, A, S> Limiter<K, A, S> {
 
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         self.shared.clock.lazy_now()
+    }
+
+    pub(super) fn instant(&self, at: Tick) -> Instant {
+        self.shared.clock.instant(at)
     }
 }

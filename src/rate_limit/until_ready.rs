@@ -47,14 +47,21 @@ where
         {
             return Err(limited);
         }
-        let mut turn = pin!(head.turn.lock());
         // Declared after the waiter and so dropped before it, as the line goes with the last who waits.
+        let mut turn = pin!(head.turn.lock());
         let _turn = loop {
-            let mut change = pin!(self.plan.change());
-            change.as_mut().enable();
+            let version = self.plan.version();
             // Again after each change: what may pass now, or never will, waits for nobody.
             if self.needs_no_wait(limits, cost) {
                 return self.decide_by(key, limits, cost, inspect);
+            }
+            if let Ok(turn) = head.turn.try_lock() {
+                break turn;
+            }
+            let mut change = pin!(self.plan.change());
+            change.as_mut().enable();
+            if self.plan.version() != version {
+                continue;
             }
             match clock.timeout_at(end, before(turn.as_mut(), change)).await {
                 Some(Some(turn)) => break turn,
@@ -65,13 +72,17 @@ where
         };
         waiter.lead();
         loop {
-            let mut change = pin!(self.plan.change());
-            change.as_mut().enable();
+            let version = self.plan.version();
             // Again after each sleep, as a check that did not wait may have come first.
             let limited = match self.decide_by(key, limits, cost, inspect) {
                 Ok(permit) => return Ok(permit),
                 Err(limited) => limited,
             };
+            let mut change = pin!(self.plan.change());
+            change.as_mut().enable();
+            if self.plan.version() != version {
+                continue;
+            }
             match limited.ready_at().map(|ready| clock.deadline_of(ready)) {
                 Some(ready) if !ready.is_later_than(end) => {
                     clock.timeout_at(ready, change).await;

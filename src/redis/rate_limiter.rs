@@ -17,6 +17,7 @@ mod layer;
 mod limits;
 mod on_error;
 mod permit;
+mod plan;
 mod protocol;
 mod state;
 mod stats;

@@ -16,7 +16,7 @@ use axum::{
     response::Response,
     routing::get,
 };
-use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter};
+use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Standing};
 use tokio::{
     task::yield_now,
     time::{Instant, sleep, timeout},
@@ -212,6 +212,33 @@ async fn a_denial_of_a_handler_has_the_fields_of_the_layer_around_it() {
         assert_eq!(limit, legacy.then_some(1), "that of what denied: {headers:?}");
         assert_eq!(number(denied.headers(), "x-ratelimit-remaining"), legacy.then_some(0));
     }
+}
+
+/// A handler may say less to who has little left, or ask for a login.
+#[tokio::test(start_paused = true)]
+async fn a_handler_sees_how_its_key_stands() {
+    let limiter = RateLimiter::<String>::builder()
+        .limit(Limit::per_minute(10).named("minute"))
+        .limit(Limit::per_hour(3).named("hourly"))
+        .build();
+    let handler = async |Extension(standing): Extension<Standing>| {
+        let name = standing.limit().name().unwrap().to_owned();
+        format!("{name} {} {:?}", standing.remaining(), standing.more_after())
+    };
+    let layer = RateLimitLayer::new(limiter, all).skip(|parts| parts.uri.path() == "/free");
+    let app = Router::new()
+        .route("/", get(handler))
+        .route(
+            "/free",
+            get(async |standing: Option<Extension<Standing>>| standing.is_none().to_string()),
+        )
+        .layer(layer.clone())
+        .route("/waits", get(handler).layer(layer.wait(SECOND)));
+    for (path, left) in [("/", 2), ("/waits", 1), ("/", 0)] {
+        let told = text(ask(&app, get_path(path)).await).await;
+        assert_eq!(told, format!("hourly {left} Some(3600s)"));
+    }
+    assert_eq!(text(ask(&app, get_path("/free")).await).await, "true");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,8 @@
 mod clock;
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 
 mod asking;
 mod client_ip;

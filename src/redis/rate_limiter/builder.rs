@@ -7,8 +7,8 @@ use super::{
     RateLimiter,
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
-    limits::OwnPlan,
     on_error::{Fallback, OnError},
+    plan::OwnPlan,
     state::LimiterState,
 };
 use crate::{

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     engine::coop,
-    rate_limit::{Limit, Limited, PerLimit},
+    rate_limit::{Limit, Limited, PerLimit, Several},
 };
 
 /// What was decided of a call.
@@ -93,7 +93,8 @@ impl LimiterState {
                 let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
                 let exceeded = limits.iter().zip(&*remaining).filter(has_none);
                 let exceeded = exceeded.map(|(limit, _)| limit);
-                let limited = Limited::new(limits[limit].clone(), cost, ready, exceeded);
+                let several = Several::of(exceeded);
+                let limited = Limited::new(limits[limit].clone(), cost, ready, several);
                 if let Some((cache, at)) = lookup
                     && let Some(until) = asked_at.checked_add(wait)
                 {
@@ -144,7 +145,8 @@ impl LimiterState {
 fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
     let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
     let limit = exceeded.clone().next()?;
-    let outcome = Err(Limited::new(limit.clone(), cost, None, exceeded));
+    let several = Several::of(exceeded.clone());
+    let outcome = Err(Limited::new(limit.clone(), cost, None, several));
     Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
 }
 

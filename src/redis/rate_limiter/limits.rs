@@ -1,71 +1,24 @@
-//! The limits of a name, which may change while limiters run: on the server there is one key for them, which each process
-//! looks at twice a second.
+//! The limits of a name, which hold for all processes: on the server there is one key for them, which each looks at twice
+//! a second.
 
 use std::{
-    mem,
-    sync::{Arc, PoisonError, RwLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, futures::Notified},
-    time::{MissedTickBehavior, interval},
-};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     super::{Error, script::Call},
-    protocol::LimitArgs,
     state::LimiterState,
 };
-use crate::rate_limit::{Limit, PerLimit, Window};
+use crate::rate_limit::Limit;
 
 /// How often the key is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// Limits, and the same in the numbers that scripts count with.
-pub(super) struct Plan {
-    pub(super) limits: Arc<[Limit]>,
-    pub(super) args: PerLimit<LimitArgs>,
-    has_changed: bool,
-}
-
-pub(super) struct OwnPlan {
-    present: RwLock<Arc<Plan>>,
-    changes: Notify,
-}
-
 /// As they are written: quota, nanoseconds, name.
 type Written = Vec<(u32, u64, Option<String>)>;
-
-impl OwnPlan {
-    pub(super) fn new(limits: Vec<Limit>, window: Window) -> Self {
-        let plan = Plan::new(limits, window, false);
-        Self { present: RwLock::new(Arc::new(plan)), changes: Notify::new() }
-    }
-
-    pub(super) fn present(&self) -> Arc<Plan> {
-        self.present.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The limits that were set in place of the first ones.
-    #[cfg(feature = "axum")]
-    pub(super) fn changed(&self) -> Option<Arc<[Limit]>> {
-        let plan = self.present();
-        plan.has_changed.then(|| plan.limits.clone())
-    }
-
-    /// The next change; from the time on at which it is first polled or enabled.
-    pub(super) fn change(&self) -> Notified<'_> {
-        self.changes.notified()
-    }
-}
-
-impl Plan {
-    fn new(limits: Vec<Limit>, window: Window, has_changed: bool) -> Self {
-        let args = limits.iter().map(|limit| LimitArgs::new(limit, window)).collect();
-        Self { limits: limits.into(), args, has_changed }
-    }
-}
 
 impl LimiterState {
     /// Sets the limits for all processes.
@@ -103,19 +56,13 @@ impl LimiterState {
     }
 
     fn change_limits(&self, limits: Vec<Limit>) {
-        if *self.plan.present().limits == *limits {
-            return;
+        if self.plan.replace(limits, self.window) {
+            // Before those who wait ask again.
+            if let Some(denials) = &self.deny_cache {
+                denials.forget_all();
+            }
+            self.plan.tell();
         }
-        let plan = Arc::new(Plan::new(limits, self.window, true));
-        let mut present = self.plan.present.write().unwrap_or_else(PoisonError::into_inner);
-        let old = mem::replace(&mut *present, plan);
-        drop(present);
-        drop(old);
-        // Before those who wait ask again.
-        if let Some(denials) = &self.deny_cache {
-            denials.forget_all();
-        }
-        self.plan.changes.notify_waiters();
     }
 
     /// No subject has it for a key, as those end in a brace.

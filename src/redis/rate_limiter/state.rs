@@ -11,8 +11,8 @@ use super::{
     super::{Client, Error, codec::encode_key, keyspace::Keyspace, script::Call},
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
-    limits::{OwnPlan, Plan},
     on_error::Fallback,
+    plan::{OwnPlan, Plan},
     protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply},
     stats::{Counters, LimiterStats},
 };

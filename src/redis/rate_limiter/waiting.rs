@@ -1,7 +1,7 @@
 //! Waiting until a call passes. Who waits for one key in this process stands in a line, of which only the first
 //! asks the server: all others would ask in vain.
 
-use std::{iter, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -73,7 +73,7 @@ impl LimiterState {
         let limit =
             longest.map_or(&self.plan.present().limits[0], |standing| &standing.limit).clone();
         let ready = Some(state.ready.unwrap_or_else(Instant::now).into());
-        let outcome = Err(Limited::new(limit, cost, ready, iter::empty()));
+        let outcome = Err(Limited::new(limit, cost, ready, None));
         Ok(Decision { outcome, remaining: standings.iter().map(Remaining::of).collect() })
     }
 }
