@@ -10,6 +10,7 @@ mod layer;
 mod limiter;
 mod response;
 mod retry_after;
+mod sent;
 mod service;
 mod settings;
 

@@ -29,6 +29,7 @@ use super::{
     limiter::{Backend, Correction, Decision, LayerPermit},
     response::{exhausted, is_grpc, problem},
     retry_after::RetryAfter,
+    sent::Sent,
     settings::Settings,
 };
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
@@ -159,7 +160,9 @@ where
         let (decided, remaining) = decision;
         match decided {
             Ok(permit) => {
-                let corrects = self.charge_when.is_some() || self.charge_after.is_some();
+                let corrects = self.charge_when.is_some()
+                    || self.charge_after.is_some()
+                    || self.charge_sent.is_some();
                 let correctable = corrects.then(|| Box::new((key, permit)));
                 ControlFlow::Continue(Some(Charged { limits, remaining, correctable }))
             }
@@ -182,8 +185,9 @@ where
     ) -> Admission<K> {
         if let Backend::Redis(redis) = self.limiter.backend()
             && let Some(Charged { limits, remaining, correctable }) = &mut admission
-            && let Some(correctable) = correctable.take()
+            && correctable.is_some()
             && let Some(correction) = self.correction(response)
+            && let Some(correctable) = correctable.take()
             && let (key, LayerPermit::Redis(permit)) = *correctable
         {
             *remaining = redis.correct(permit, correction, &key, limits.as_deref()).await;
@@ -192,27 +196,41 @@ where
     }
 
     /// Now that the answer is known: what its request was charged is corrected, and its fields tell what is left then.
+    ///
+    /// Returns what is to be charged when its body has ended.
     #[inline]
-    pub(super) fn settle<R>(&self, admission: Admission<K>, response: &mut HttpResponse<R>) {
-        let Some(Charged { limits, mut remaining, correctable }) = admission else { return };
-        if let Some(correctable) = correctable
-            && let Backend::Memory(limiter) = self.limiter.backend()
-            && let Some(correction) = self.correction(response)
-            && let (key, LayerPermit::Memory(permit)) = *correctable
-        {
-            match correction {
-                Correction::Refund => permit.refund_now(),
-                Correction::Settle(actual) => permit.settle_now(actual),
+    pub(super) fn settle<R>(
+        &self,
+        admission: Admission<K>,
+        response: &mut HttpResponse<R>,
+    ) -> Option<Box<Sent>> {
+        let Charged { limits, mut remaining, correctable } = admission?;
+        let mut sent = None;
+        if let Some(correctable) = correctable {
+            let (key, permit) = *correctable;
+            match (self.correction(response), permit, self.limiter.backend()) {
+                (Some(correction), LayerPermit::Memory(permit), Backend::Memory(limiter)) => {
+                    match correction {
+                        Correction::Refund => permit.refund_now(),
+                        Correction::Settle(actual) => permit.settle_now(actual),
+                    }
+                    remaining = limiter.remaining(&key, limits.as_deref());
+                }
+                // On Redis what the head says was corrected before.
+                (_, permit, _) => {
+                    let charge_sent = self.charge_sent.as_ref();
+                    sent = charge_sent.map(|cost| Box::new(Sent::new(permit, cost.clone())));
+                }
             }
-            remaining = limiter.remaining(&key, limits.as_deref());
         }
         if self.shadow {
-            return;
+            return sent;
         }
         if let Some(limited) = response.extensions_mut().remove::<Limited>() {
             self.restyle(&limited, response.headers_mut());
         }
         self.write_headers(limits.as_deref(), &remaining, None, response.headers_mut());
+        sent
     }
 
     /// What an answer says of the cost of its request, if it is another.
@@ -220,7 +238,7 @@ where
         if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(response.status())) {
             return Some(Correction::Refund);
         }
-        let charge_after = self.charge_after.as_ref()?;
+        let charge_after = self.charge_after.as_ref().filter(|_| self.charge_sent.is_none())?;
         // All but its body, which may be of any type.
         let mut head = Response::new(Body::empty());
         *head.status_mut() = response.status();
@@ -259,7 +277,7 @@ where
         let retry_after = RetryAfter::of(limited);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
-            None if is_grpc(parts) => exhausted(&retry_after),
+            None if is_grpc(parts) => exhausted(&retry_after, parts),
             None => problem(limited, &retry_after),
         };
         // Its fields are this layer's, and no other's to write anew.

@@ -4,12 +4,15 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use ::axum::body::Bytes;
+use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use super::sent::Sent;
 
 pin_project! {
     /// The body of an answer that went through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a denial's.
@@ -22,15 +25,16 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
-        Passed { #[pin] body: B },
+        // `sent` where its bytes are charged.
+        Passed { #[pin] body: B, sent: Option<Box<Sent>> },
         // `None` once it was taken, and where it is empty.
         Own { text: Option<Bytes> },
     }
 }
 
 impl<B> RateLimitBody<B> {
-    pub(super) fn passed(body: B) -> Self {
-        Self { body: Kind::Passed { body } }
+    pub(super) fn passed(body: B, sent: Option<Box<Sent>>) -> Self {
+        Self { body: Kind::Passed { body, sent } }
     }
 
     pub(super) fn own(text: Bytes) -> Self {
@@ -51,7 +55,15 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().body.project() {
-            KindProjection::Passed { body } => body.poll_frame(cx),
+            KindProjection::Passed { body, sent } => {
+                let frame = ready!(body.poll_frame(cx));
+                if let (Some(sent), Some(Ok(frame))) = (sent, &frame)
+                    && let Some(data) = frame.data_ref()
+                {
+                    sent.add(data.remaining());
+                }
+                Poll::Ready(frame)
+            }
             KindProjection::Own { text } => {
                 Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into()))))
             }
@@ -60,14 +72,14 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.body {
-            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Passed { body, .. } => body.is_end_stream(),
             Kind::Own { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.body {
-            Kind::Passed { body } => body.size_hint(),
+            Kind::Passed { body, .. } => body.size_hint(),
             Kind::Own { text } => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }

@@ -321,6 +321,34 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
+    /// What a request has cost in all, by the bytes of its answer's body, once that has ended: to its end or, where the
+    /// client hung up, as far as it was taken. Defaults to what the request was charged before.
+    ///
+    /// As [`charge_after`](RateLimitLayer::charge_after), of whose function the answer is not asked then; the fields tell
+    /// what was left before the body. On Redis a task settles it.
+    ///
+    /// ```
+    /// # use axum::{Router, body::{Body, to_bytes}, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // In KiB, so that it counts up to 4 TiB.
+    /// let kib = RateLimiter::<String>::builder().limit(Limit::per_hour(1_000).named("kib")).build();
+    /// let layer = RateLimitLayer::new(kib.clone(), |_| Some("all".to_owned()))
+    ///     .charge_sent(|bytes| u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX));
+    /// let app = Router::new().route("/", get(async || vec![0; 300 * 1_024])).layer(layer);
+    /// # let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// # assert_eq!(kib.peek("all").await.remaining(), 999);
+    /// # to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    /// # assert_eq!(kib.peek("all").await.remaining(), 700);
+    /// # }
+    /// ```
+    pub fn charge_sent(mut self, charge_sent: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
+        self.settings().charge_sent = Some(Arc::new(charge_sent));
+        self
+    }
+
     /// How long a request may wait until it passes, in the order in which those of its key came, before it is denied
     /// (nginx' `burst`). Denied at once is what can't pass in time, as far as that is clear from what is in use and what
     /// those before it wait for: so no more wait for a key than may pass. A client that goes away leaves the line.

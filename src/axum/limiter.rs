@@ -50,6 +50,22 @@ pub(super) enum Correction {
     Settle(u32),
 }
 
+impl LayerPermit {
+    /// At once in memory; on Redis by a task, which nobody waits for.
+    pub(super) fn settle_soon(self, actual: u32) {
+        match self {
+            Self::Memory(permit) => permit.settle_now(actual),
+            #[cfg(feature = "redis")]
+            Self::Redis(permit) => {
+                // Where there is no runtime any more, there is nobody who could be limited. That it failed is logged.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(permit.settle(actual));
+                }
+            }
+        }
+    }
+}
+
 /// What was decided of a request, and what is left of each limit.
 pub(super) type Decision = (Result<LayerPermit, Limited>, PerLimit<Remaining>);
 

@@ -122,12 +122,14 @@ pub(super) fn is_grpc(request: &Parts) -> bool {
 }
 
 /// The answer to a denied call of gRPC: its status is in its headers, and it has no body.
-pub(super) fn exhausted(denied: &RetryAfter<'_>) -> Response {
+pub(super) fn exhausted(denied: &RetryAfter<'_>, request: &Parts) -> Response {
     const RESOURCE_EXHAUSTED: &str = "8";
 
     let message = format!("the quota of {} is exceeded", policy_name(denied.limit));
+    // That of the request: `application/grpc-web` is another.
+    let content_type = request.headers.get(header::CONTENT_TYPE).cloned();
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(GRPC)),
+        (header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(GRPC))),
         (HeaderName::from_static("grpc-status"), HeaderValue::from_static(RESOURCE_EXHAUSTED)),
         // Printable ASCII, of which it escapes the percent sign alone.
         (

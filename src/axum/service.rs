@@ -104,8 +104,8 @@ where
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]
             let admission = settings.correct_on_redis(admission, &mut response).await;
-            settings.settle(admission, &mut response);
-            Ok(response.map(RateLimitBody::passed))
+            let sent = settings.settle(admission, &mut response);
+            Ok(response.map(|body| RateLimitBody::passed(body, sent)))
         })
     }
 }
@@ -141,8 +141,8 @@ where
             AnswerProjection::Boxed { future } => future.as_mut().poll(cx),
             AnswerProjection::Passed { inner, settings, admission } => {
                 let mut response = ready!(inner.poll(cx))?;
-                settings.settle(admission.take(), &mut response);
-                Poll::Ready(Ok(response.map(RateLimitBody::passed)))
+                let sent = settings.settle(admission.take(), &mut response);
+                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, sent))))
             }
         }
     }

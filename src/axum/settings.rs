@@ -12,6 +12,7 @@ use super::{
     headers::Policy,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
+    sent::SentCostFn,
 };
 use crate::rate_limit::{Limit, Limited};
 
@@ -23,6 +24,7 @@ pub(super) struct Settings<K, S> {
     pub(super) limits: Option<LimitsFn<K>>,
     pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
     pub(super) charge_after: Option<CostFn>,
+    pub(super) charge_sent: Option<SentCostFn>,
     /// How long a request may wait.
     pub(super) wait: Option<Duration>,
     pub(super) on_limited: Option<ResponseFn>,
@@ -52,6 +54,7 @@ impl<K, S> Settings<K, S> {
             limits: None,
             charge_when: None,
             charge_after: None,
+            charge_sent: None,
             wait: None,
             on_limited: None,
             shadow: false,
@@ -70,6 +73,7 @@ impl<K, S> Clone for Settings<K, S> {
             limits: self.limits.clone(),
             charge_when: self.charge_when.clone(),
             charge_after: self.charge_after.clone(),
+            charge_sent: self.charge_sent.clone(),
             wait: self.wait,
             on_limited: self.on_limited.clone(),
             shadow: self.shadow,

@@ -17,6 +17,7 @@ use axum::{
     routing::get,
 };
 use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Standing};
+use http_body_util::BodyExt;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep, timeout},
@@ -88,6 +89,41 @@ async fn what_is_not_charged_is_not_asked_what_it_has_cost() {
     assert_eq!(limiter.peek("all").await.remaining(), 100);
     assert_eq!(ask(&app, get_path("/")).await.status(), 200);
     assert_eq!(limiter.peek("all").await.remaining(), 60);
+}
+
+/// To its end, and as far as it went where the client hung up.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_charged_by_what_was_sent() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .cost(|_| 10)
+        .charge_when(|status| status != StatusCode::NOT_FOUND)
+        .charge_after(|_| unreachable!("the body says it"))
+        .charge_sent(|bytes| bytes as u32);
+    let stream = async || {
+        let pieces = (0..5).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 50]));
+        Body::from_stream(futures::stream::iter(pieces))
+    };
+    let app = Router::new().route("/", get(stream)).route("/empty", get(async || ())).layer(layer);
+    let remaining = async || limiter.peek("all").await.remaining();
+
+    let answer = ask(&app, get_path("/")).await;
+    assert_eq!(remaining().await, 990, "the body is not sent yet");
+    assert_eq!(left(answer.headers())[0].1[0], Some(990));
+    assert_eq!(text(answer).await.len(), 250);
+    assert_eq!(remaining().await, 750);
+
+    let mut answer = ask(&app, get_path("/")).await;
+    for _ in 0..2 {
+        answer.body_mut().frame().await.unwrap().unwrap();
+    }
+    drop(answer);
+    assert_eq!(remaining().await, 650, "the client hung up");
+
+    drop(ask(&app, get_path("/empty")).await);
+    assert_eq!(remaining().await, 650, "nothing was sent");
+    assert_eq!(ask(&app, get_path("/nowhere")).await.status(), 404);
+    assert_eq!(remaining().await, 650, "it is not charged");
 }
 
 #[tokio::test(start_paused = true)]

@@ -234,6 +234,48 @@ async fn what_is_settled_on_many_threads_is_counted_once() {
     }
 }
 
+/// Keys that are idle, leave, come again and owe, all at once: it ends with nothing in use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn debts_of_keys_that_come_and_go_end() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .window(window)
+            .limit(Limit::new(20, 2 * MILLISECOND))
+            .max_keys(8)
+            .shards(2)
+            .sweep(Sweep::default().every(MILLISECOND))
+            .build();
+        let settle = |task| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut random = SmallRng::seed_from_u64(task);
+                for _ in 0..60 {
+                    let key = random.random_range(0..16);
+                    let Ok(permit) = limiter.check_n(&key, random.random_range(0..20)).await else {
+                        continue;
+                    };
+                    if random.random() {
+                        sleep(random.random_range(0..4) * MILLISECOND).await;
+                    }
+                    permit.settle(random.random_range(0..40)).await;
+                    if random.random_ratio(1, 10) {
+                        limiter.reset(&key).await;
+                    }
+                }
+            })
+        };
+        let tasks: Vec<_> = (0..8).map(settle).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        // Ten debts of twice the quota take so long by Gcra.
+        sleep(200 * MILLISECOND).await;
+        for key in 0..16 {
+            assert_eq!(limiter.peek(&key).await.remaining(), 20, "{key} {window:?}");
+        }
+    }
+}
+
 /// Whatever is settled when: what is admitted finds room beside all that is known to have been used.
 #[tokio::test(start_paused = true)]
 async fn what_is_admitted_has_room_beside_what_others_turned_out_to_cost() {

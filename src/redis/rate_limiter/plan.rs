@@ -14,6 +14,7 @@ use crate::rate_limit::{Limit, PerLimit, Window};
 pub(super) struct Plan {
     pub(super) limits: Arc<[Limit]>,
     pub(super) args: PerLimit<LimitArgs>,
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "the layer asks for it"))]
     has_changed: bool,
 }
 
