@@ -329,7 +329,8 @@ where
     /// Changes the limits, for all handles and from now on: a plan that was bought, a backend that is slow, a file
     /// that was read anew. What was charged stays charged, as the new limits count it; they are told apart by their
     /// order, and one that is new begins with nothing in use. (By [`Window::Gcra`], a permit from before gives
-    /// nothing back.) Who waits is woken, and waits by the new limits.
+    /// nothing back.) Who waits is woken, and waits by the new limits. A call that is under way on another thread may
+    /// still be decided by the old ones, and is counted as long as those say.
     ///
     /// Where a window gets longer or shorter, all keys are gone through, at some tenths of a microsecond each, and
     /// one lock of many at a time. A limiter whose limits were ever changed takes some nanoseconds more for each

@@ -245,6 +245,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Which limits a request is held to, for plans and tiers; `None` for the limiter's own. Defaults to
     /// those for all. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps what
     /// it has in use.
+    ///
+    /// Where a database knows the plan, ask it in a layer further out, which may wait: see
+    /// [the guide](crate::guide::rate_limits).
     pub fn limits(
         mut self,
         limits: impl Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync + 'static,

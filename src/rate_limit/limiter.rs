@@ -45,6 +45,8 @@ pub(crate) struct Limiter<K, A, S> {
     /// Beside the store's shards, one each; written under the shard's lock.
     counts: Box<[CheckCounts]>,
     pub(super) refunds: AtomicU64,
+    /// Who waited and did not pass, by no check.
+    pub(super) turned_away: AtomicU64,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
@@ -74,6 +76,7 @@ where
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
             refunds: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
             registration: Registration::new(limiter.clone()),
@@ -136,6 +139,7 @@ where
             keys: self.shared.store.len(),
             overflowed: self.strangers.counts.checks(),
             refunded: self.refunds.load(Relaxed),
+            denied: self.turned_away.load(Relaxed),
             ..LimiterStats::default()
         };
         for counts in self.counts.iter().chain([&self.strangers.counts]) {

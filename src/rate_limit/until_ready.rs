@@ -5,6 +5,7 @@ use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
     pin::pin,
+    sync::atomic::Ordering::Relaxed,
     time::Duration,
 };
 
@@ -45,6 +46,7 @@ where
             && let limited = self.soonest(key, limits, cost, || waiter.ahead())
             && limited.ready_at().is_none_or(|at| clock.deadline_of(at).is_later_than(end))
         {
+            self.turned_away.fetch_add(1, Relaxed);
             return Err(limited);
         }
         // Declared after the waiter and so dropped before it, as the line goes with the last who waits.
@@ -67,7 +69,10 @@ where
                 Some(Some(turn)) => break turn,
                 Some(None) => {}
                 // Never at the head, so nothing was asked yet.
-                None => return Err(self.soonest(key, limits, cost, || 0)),
+                None => {
+                    self.turned_away.fetch_add(1, Relaxed);
+                    return Err(self.soonest(key, limits, cost, || 0));
+                }
             }
         };
         waiter.lead();

@@ -152,7 +152,8 @@ async fn a_request_waits_in_order_until_it_passes() {
     assert_eq!(denied.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [5, 4]);
     assert_eq!(denied[0].2, 0, "{denied:?}");
     assert_eq!(seen, [(0, 200, 0), (1, 200, 1), (2, 200, 2), (3, 200, 3)]);
-    assert_eq!(limiter.stats().admitted, 4);
+    let stats = limiter.stats();
+    assert!(stats.admitted == 4 && stats.denied >= 2, "{stats:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,6 +67,7 @@ impl LimiterState {
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
         let state = self.peek(subject, plan).await?;
+        self.counters.denied.add(1);
         let standings = state.standings();
         let longest = standings.iter().filter(|standing| standing.remaining < cost);
         let longest = longest.max_by_key(|standing| standing.more_at).or(standings.first());
