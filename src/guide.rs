@@ -20,7 +20,7 @@
 //! | name | |
 //! | --- | --- |
 //! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired; built with `--features redis`, `--redis URL` shares it all |
-//! | `limit` | rate limits in a handler, as a layer, by plan |
+//! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
