@@ -1,4 +1,4 @@
-//! Rate limits in an axum service, three ways: in a handler, as a layer, by plan.
+//! Rate limits in an axum service, four ways: in a handler, as a layer, by plan, by what a call turns out to cost.
 //!
 //! ```text
 //! cargo run --example limit -- --listen 127.0.0.1:3000
@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = Router::new()
         .merge(in_a_handler())
         .merge(by_plan())
-        // Around the other two, so that a request is charged to its address first.
+        .merge(by_tokens())
+        // Around the others, so that a request is charged to its address first.
         .layer(as_a_layer(trusted));
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
@@ -90,6 +91,20 @@ fn by_plan() -> Router {
     Router::new().route("/reports", get("a report\n")).route_layer(layer)
 }
 
+/// Stories by the tokens that they turn out to take; what is beyond the quota is a debt.
+fn by_tokens() -> Router {
+    let tokens =
+        RateLimiter::<String>::builder().limit(Limit::per_minute(100).named("tokens")).build();
+    let tell = async move |Path((user, length)): Path<(String, u32)>| -> Result<String, Limited> {
+        // An estimate, so that not everybody is let in at once.
+        let permit = tokens.check_n(&user, 10).await?;
+        let story = "once upon a time ".repeat(length.min(1_000) as usize);
+        permit.settle(story.split_whitespace().count() as u32).await;
+        Ok(story + "\n")
+    };
+    Router::new().route("/stories/{user}/{length}", get(tell))
+}
+
 /// All who have no token share one key.
 fn token(request: &Parts) -> &str {
     request.headers.get("x-token").and_then(|token| token.to_str().ok()).unwrap_or_default()
@@ -101,7 +116,8 @@ fn greet(address: SocketAddr) -> io::Result<()> {
         "http://{address}\n\
          for i in 1 2 3; do curl -i 'http://{address}/letters/ada'; done\n\
          for i in 1 2; do curl -i -H 'x-token: free-1' 'http://{address}/reports'; done\n\
-         for i in 1 2 3; do curl -i -H 'x-token: paid-1' 'http://{address}/reports?long'; done\n"
+         for i in 1 2 3; do curl -i -H 'x-token: paid-1' 'http://{address}/reports?long'; done\n\
+         for i in 1 2 3; do curl -i 'http://{address}/stories/ada/20'; done\n"
     );
     let mut out = io::stdout().lock();
     out.write_all(greeting.as_bytes())?;

@@ -6,6 +6,8 @@
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
+//! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
+//! | [`from_governor`] | the calls of governor and tower-governor beside these |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
 //! | `redis` | the same names where one machine is not enough (feature `redis`) |
@@ -19,7 +21,7 @@
 //! | name | |
 //! | --- | --- |
 //! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired; built with `--features redis`, `--redis URL` shares it all |
-//! | `limit` | rate limits in a handler, as a layer, by plan |
+//! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
@@ -40,6 +42,14 @@ pub mod bounds {}
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
 pub mod rate_limits {}
+
+#[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
+#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+pub mod costs_known_afterwards {}
+
+#[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
+#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+pub mod from_governor {}
 
 #[doc = include_str!("guide/sets.md")]
 pub mod sets {}

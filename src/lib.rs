@@ -68,8 +68,8 @@ mod timeout_dict;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::axum::{
-    BadNetwork, ClientIp, ClientIpRejection, Headers, RateLimit, RateLimitLayer, RateLimited,
-    TrustedProxies,
+    BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
+    RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
 pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
 pub use engine::{

@@ -16,15 +16,19 @@ mod limit;
 mod limited;
 mod limiter;
 mod log;
-mod overflow;
+mod owe;
 mod peek;
 mod per_limit;
 mod permit;
-mod refund;
+mod plan;
 #[cfg(feature = "axum")]
 mod remaining;
+mod room;
+mod set_limits;
+mod settle;
 mod standing;
 mod stats;
+mod strangers;
 mod until_ready;
 mod waiting;
 
@@ -41,8 +45,6 @@ use std::{
 pub(crate) use self::algorithm::Remaining;
 #[cfg(any(feature = "axum", feature = "redis"))]
 pub(crate) use self::per_limit::PerLimit;
-#[cfg(feature = "redis")]
-pub(crate) use self::waiting::Waiting;
 use self::{buckets::Buckets, gcra::Gcra, limiter::Limiter, log::Log};
 pub use self::{
     builder::RateLimiterBuilder,
@@ -52,8 +54,11 @@ pub use self::{
     standing::{Standing, State},
     stats::LimiterStats,
 };
-#[cfg(feature = "axum")]
-use crate::engine::clock::LazyNow;
+#[cfg(feature = "redis")]
+pub(crate) use self::{
+    limited::Several,
+    waiting::{Waiting, before},
+};
 use crate::engine::{coop, hasher::DefaultHasher};
 
 /// Limits how much each key may do in any window of time.
@@ -70,8 +75,13 @@ use crate::engine::{coop, hasher::DefaultHasher};
 ///
 /// At most [`max_keys`](RateLimiterBuilder::max_keys) keys are held. A key of which nothing is in use any
 /// more leaves by itself; one that is in use is never given up. Keys beyond the bound share one window of
-/// the same limits, so that nobody gets off by asking under many names; and a new key that finds room while
-/// something of that window is in use begins with as much in use.
+/// the same limits, so that nobody gets off by asking under many names; one that finds room later keeps what it
+/// had of it.
+///
+/// So a flood of keys (who has a /48 of IPv6 has 65,536 networks of 64 bits) can keep *new* keys out, all but a
+/// quota of them, as long as it goes on, and until one of its keys is idle: `per`, after its last call. Known keys
+/// don't notice it; what it takes in memory is bounded. Let `max_keys` be well above the keys that one client may
+/// have, or count by a shorter prefix (`TrustedProxies::ipv6_prefix`), too.
 ///
 /// # Under the lock
 ///
@@ -124,6 +134,8 @@ macro_rules! dispatch {
         }
     };
 }
+#[cfg(feature = "axum")]
+use dispatch;
 
 impl<K, S> RateLimiter<K, S>
 where
@@ -226,7 +238,8 @@ where
 
     /// Forgets what `key` has in use; tells whether anything was known of it.
     ///
-    /// What keys beyond the bound share is nobody's, and stays.
+    /// What keys beyond the bound share is nobody's, and stays. What [`settle`](Permit::settle) finds that it costs
+    /// is charged anew.
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -238,11 +251,14 @@ where
 
     /// Waits until a call of one unit passes, and charges it. Who waits for the same key is let in, one
     /// after the other, in the order of asking; a [`check`](RateLimiter::check) meanwhile may come first. A
-    /// refund or a reset meanwhile does not wake who waits for what was in use before.
+    /// refund or a reset meanwhile does not wake who waits for what was in use before;
+    /// [`set_limits`](RateLimiter::set_limits) does.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up was not charged, and those behind move up.
+    /// Cancel safe: who gives up was not charged, and those behind move up. But one that is kept and no longer
+    /// polled (a branch of `select!` that lost, and is waited for again later) keeps its place, and **all behind
+    /// it wait for it**: poll it on, or drop it.
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -262,15 +278,40 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let permit = dispatch!(&self.0, limiter => limiter.until_ready(key, None).await);
-        permit.expect("without an end to the wait it ends with a permit")
+        self.until_ready_n(key, 1).await.expect("one unit is above no quota")
+    }
+
+    /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
+    /// is not overtaken by those behind it that wait for few.
+    ///
+    /// # Errors
+    ///
+    /// [`Limited`] where the cost is above a quota, so that it can never pass: at once, or as soon as
+    /// [`set_limits`](RateLimiter::set_limits) makes it so.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`until_ready`](RateLimiter::until_ready).
+    pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        dispatch!(&self.0, limiter => {
+            limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await
+        })
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait`.
     ///
     /// # Errors
     ///
-    /// [`Limited`] where it can't pass within `max_wait`: at once where that is clear, else when it is over.
+    /// [`Limited`] where it can't pass within `max_wait`: at once where that is clear from what is in use and what
+    /// those before it wait for, else when it is over. So no more wait for a key than may pass in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_within<Q>(
         &self,
         key: &Q,
@@ -280,25 +321,42 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        dispatch!(&self.0, limiter => limiter.until_ready(key, Some(max_wait)).await)
+        dispatch!(&self.0, limiter => {
+            limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await
+        })
     }
 
-    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget; and what
-    /// it left of each limit.
-    #[cfg(feature = "axum")]
-    pub(crate) fn decide(
-        &self,
-        key: &K,
-        cost: u32,
-        limits: Option<&[Limit]>,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
-        dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
-    }
-
-    /// What is left of each limit.
-    #[cfg(feature = "axum")]
-    pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        dispatch!(&self.0, limiter => limiter.remaining(key, limits))
+    /// Changes the limits, for all handles and from now on: a plan that was bought, a backend that is slow, a file
+    /// that was read anew. What was charged stays charged, as the new limits count it; they are told apart by their
+    /// order, and one that is new begins with nothing in use. (By [`Window::Gcra`], a permit from before gives
+    /// nothing back.) Who waits is woken, and waits by the new limits. A call that is under way on another thread may
+    /// still be decided by the old ones, and is counted as long as those say.
+    ///
+    /// Where a window gets longer or shorter, all keys are gone through, at some tenths of a microsecond each, and
+    /// one lock of many at a time. A limiter whose limits were ever changed takes some nanoseconds more for each
+    /// check.
+    ///
+    /// # Panics
+    ///
+    /// Without a limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder().limit(Limit::per_minute(100)).build();
+    /// limiter.check_n("ada", 30).await.unwrap();
+    ///
+    /// limiter.set_limits([Limit::per_minute(50)]);
+    /// assert_eq!(limiter.peek("ada").await.remaining(), 20);
+    /// # }
+    /// ```
+    pub fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) {
+        let limits: Vec<Limit> = limits.into_iter().collect();
+        assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
+        dispatch!(&self.0, limiter => limiter.set_limits(limits));
     }
 
     /// What the limiter has decided and holds. O(shards).
@@ -309,14 +367,8 @@ where
 
 impl<K, S> RateLimiter<K, S> {
     /// The limits that hold where no others are given.
-    pub fn limits(&self) -> &[Limit] {
+    pub fn limits(&self) -> Arc<[Limit]> {
         dispatch!(&self.0, limiter => limiter.limits())
-    }
-
-    /// The present, as the limiter sees it.
-    #[cfg(feature = "axum")]
-    pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
-        dispatch!(&self.0, limiter => limiter.lazy_now())
     }
 }
 

@@ -5,14 +5,18 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    iter, mem,
     ops::ControlFlow,
+    slice,
     sync::Arc,
+    time::Duration,
 };
 
 #[cfg(feature = "redis")]
 use ::axum::response::IntoResponse;
 use ::axum::{
-    http::{HeaderMap, StatusCode, request::Parts},
+    body::Body,
+    http::{Extensions, HeaderMap, Response as HttpResponse, request::Parts},
     response::Response,
 };
 
@@ -22,17 +26,20 @@ use super::{
     Headers,
     headers::{Field, Policy},
     key::{ExtractedKey, Extractor, KeyExtractor},
-    limiter::{Backend, Decision, LayerPermit},
-    response::problem,
+    limiter::{Backend, Correction, Decision, LayerPermit},
+    response::{exhausted, is_grpc, problem},
     retry_after::RetryAfter,
+    sent::Sent,
     settings::Settings,
 };
-use crate::rate_limit::{Limit, Limited, PerLimit, Remaining};
+use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
 
 /// How far a request has come.
-pub(super) enum Step<K> {
+pub(super) enum Step<K, S> {
     /// Its key is still to be extracted.
     Extract(Extractor<K>),
+    /// There may be no room yet.
+    Wait(Check<K>, RateLimiter<K, S>, Duration),
     /// Redis is still to be asked.
     #[cfg(feature = "redis")]
     Ask(Check<K>, Arc<RedisBackend<K>>),
@@ -48,8 +55,8 @@ pub(super) type Admission<K> = Option<Charged<K>>;
 pub(super) struct Charged<K> {
     limits: Option<Arc<[Limit]>>,
     remaining: PerLimit<Remaining>,
-    /// What may come back, where the answer decides on that. In a box, as the future is moved about.
-    refundable: Option<Box<(K, LayerPermit)>>,
+    /// What may be charged otherwise, where the answer decides on that. In a box, as the future is moved about.
+    correctable: Option<Box<(K, LayerPermit)>>,
 }
 
 /// A request that is limited, and not charged yet.
@@ -66,21 +73,32 @@ where
 {
     /// Charges a request, as far as nothing has to be waited for; [`go_on`](Settings::go_on) does the rest.
     #[inline]
-    pub(super) fn admit(&self, parts: &Parts) -> Step<K> {
+    pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
+        // Before its key is looked for: a health check may have none.
+        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+            return Step::Decided(ControlFlow::Continue(None));
+        }
         match &self.key {
             KeyExtractor::Function(key) => self.check(key(parts), parts),
             KeyExtractor::FromRequest(extract) => Step::Extract(*extract),
         }
     }
 
-    pub(super) async fn go_on(&self, mut step: Step<K>, parts: &mut Parts) -> Verdict<K> {
+    pub(super) async fn go_on(&self, mut step: Step<K, S>, parts: &mut Parts) -> Verdict<K> {
         loop {
             step = match step {
                 Step::Extract(extract) => self.check(extract(parts).await, parts),
+                Step::Wait(check, limiter, max_wait) => {
+                    let limits = check.limits.as_deref();
+                    let wait = limiter.wait(&check.key, check.cost, limits, max_wait);
+                    let (decided, remaining) = wait.await;
+                    let decision = (decided.map(LayerPermit::Memory), remaining);
+                    return self.conclude(check, decision, parts);
+                }
                 #[cfg(feature = "redis")]
                 Step::Ask(check, redis) => {
-                    let limits = check.limits.as_deref();
-                    match redis.decide(&check.key, check.cost, limits).await {
+                    let (limits, max_wait) = (check.limits.as_deref(), self.max_wait());
+                    match redis.decide(&check.key, check.cost, limits, max_wait).await {
                         Ok(decision) => return self.conclude(check, decision, parts),
                         Err(_) if self.shadow => return ControlFlow::Continue(None),
                         Err(error) => return ControlFlow::Break(error.into_response()),
@@ -93,22 +111,26 @@ where
 
     /// Charges a request by its key where the limiter decides at once.
     #[inline]
-    fn check(&self, key: ExtractedKey<K>, parts: &Parts) -> Step<K> {
-        // A request that is skipped passes also where its key's rejection would be the answer.
-        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
-            return Step::Decided(ControlFlow::Continue(None));
-        }
+    fn check(&self, key: ExtractedKey<K>, parts: &Parts) -> Step<K, S> {
         let key = match key {
             ControlFlow::Continue(Some(key)) => key,
             ControlFlow::Continue(None) => return Step::Decided(ControlFlow::Continue(None)),
+            ControlFlow::Break(_) if self.shadow => {
+                tracing::debug!("a request without a key would be rejected");
+                return Step::Decided(ControlFlow::Continue(None));
+            }
             ControlFlow::Break(rejection) => return Step::Decided(ControlFlow::Break(rejection)),
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        let limits = self.limits.as_ref().and_then(|limits| limits(parts, &key));
+        let plan = self.limits.as_ref().and_then(|limits| limits(parts, &key));
+        let limits = plan.or_else(|| self.limiter.changed_limits());
         // Last, as the functions of the layer's user are asked with the whole key.
         let check = Check { key: self.limiter.bounded(key), cost, limits };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
+                if let Some(max_wait) = self.max_wait() {
+                    return Step::Wait(check, limiter.clone(), max_wait);
+                }
                 let limits = check.limits.as_deref();
                 let (decided, remaining) = limiter.decide(&check.key, check.cost, limits);
                 let decision = (decided.map(LayerPermit::Memory), remaining);
@@ -119,6 +141,18 @@ where
         }
     }
 
+    /// Tells the service within how the key of its request stands: with the limit that has the least left.
+    #[inline]
+    pub(super) fn tell(&self, admission: &Admission<K>, extensions: &mut Extensions) {
+        let Some(Charged { limits, remaining, .. }) = admission else { return };
+        let limits = limits.as_deref().unwrap_or(&self.own_limits);
+        let least = limits.iter().zip(&**remaining).min_by_key(|(_, left)| left.units);
+        if let Some((limit, left)) = least {
+            let more_at = left.more_at.map(|at| self.limiter.instant(at));
+            extensions.insert(Standing { limit: limit.clone(), remaining: left.units, more_at });
+        }
+    }
+
     /// What a limiter's decision means for a request. Inlined, as it is large and moved about else.
     #[inline(always)]
     fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
@@ -126,8 +160,11 @@ where
         let (decided, remaining) = decision;
         match decided {
             Ok(permit) => {
-                let refundable = self.charge_when.is_some().then(|| Box::new((key, permit)));
-                ControlFlow::Continue(Some(Charged { limits, remaining, refundable }))
+                let corrects = self.charge_when.is_some()
+                    || self.charge_after.is_some()
+                    || self.charge_sent.is_some();
+                let correctable = corrects.then(|| Box::new((key, permit)));
+                ControlFlow::Continue(Some(Charged { limits, remaining, correctable }))
             }
             Err(limited) if self.shadow => {
                 tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
@@ -139,50 +176,95 @@ where
         }
     }
 
-    /// Takes back from Redis what an answer of this status is not charged for, before it is settled.
+    /// Corrects on Redis what a request was charged, by its answer, before it is settled.
     #[cfg(feature = "redis")]
-    pub(super) async fn refund_on_redis(
+    pub(super) async fn correct_on_redis<R>(
         &self,
         mut admission: Admission<K>,
-        status: StatusCode,
+        response: &mut HttpResponse<R>,
     ) -> Admission<K> {
         if let Backend::Redis(redis) = self.limiter.backend()
-            && let Some(Charged { limits, remaining, refundable }) = &mut admission
-            && let Some(refundable) = refundable.take()
-            && self.comes_back(status)
-            && let (key, LayerPermit::Redis(permit)) = *refundable
+            && let Some(Charged { limits, remaining, correctable }) = &mut admission
+            && correctable.is_some()
+            && let Some(correction) = self.correction(response)
+            && let Some(correctable) = correctable.take()
+            && let (key, LayerPermit::Redis(permit)) = *correctable
         {
-            *remaining = redis.refund(permit, &key, limits.as_deref()).await;
+            *remaining = redis.correct(permit, correction, &key, limits.as_deref()).await;
         }
         admission
     }
 
-    /// Now that the status of the answer is known: what it is not charged for comes back, and its fields tell what is
-    /// left then.
+    /// Now that the answer is known: what its request was charged is corrected, and its fields tell what is left then.
+    ///
+    /// Returns what is to be charged when its body has ended.
     #[inline]
-    pub(super) fn settle(
+    pub(super) fn settle<R>(
         &self,
         admission: Admission<K>,
-        status: StatusCode,
-        headers: &mut HeaderMap,
-    ) {
-        let Some(Charged { limits, mut remaining, refundable }) = admission else { return };
-        if let Some(refundable) = refundable
-            && let Backend::Memory(limiter) = self.limiter.backend()
-            && self.comes_back(status)
-            && let (key, LayerPermit::Memory(permit)) = *refundable
-        {
-            permit.refund_now();
-            remaining = limiter.remaining(&key, limits.as_deref());
+        response: &mut HttpResponse<R>,
+    ) -> Option<Box<Sent>> {
+        let Charged { limits, mut remaining, correctable } = admission?;
+        let mut sent = None;
+        if let Some(correctable) = correctable {
+            let (key, permit) = *correctable;
+            match (self.correction(response), permit, self.limiter.backend()) {
+                (Some(correction), LayerPermit::Memory(permit), Backend::Memory(limiter)) => {
+                    match correction {
+                        Correction::Refund => permit.refund_now(),
+                        Correction::Settle(actual) => permit.settle_now(actual),
+                    }
+                    remaining = limiter.remaining(&key, limits.as_deref());
+                }
+                // On Redis what the head says was corrected before.
+                (_, permit, _) => {
+                    let charge_sent = self.charge_sent.as_ref();
+                    sent = charge_sent.map(|cost| Box::new(Sent::new(permit, cost.clone())));
+                }
+            }
         }
-        if !self.shadow {
-            self.write_headers(limits.as_deref(), &remaining, None, headers);
+        if self.shadow {
+            return sent;
         }
+        if let Some(limited) = response.extensions_mut().remove::<Limited>() {
+            self.restyle(&limited, response.headers_mut());
+        }
+        self.write_headers(limits.as_deref(), &remaining, None, response.headers_mut());
+        sent
     }
 
-    /// Whether what an answer of this status was charged is taken back.
-    fn comes_back(&self, status: StatusCode) -> bool {
-        self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(status))
+    /// What an answer says of the cost of its request, if it is another.
+    fn correction<R>(&self, response: &mut HttpResponse<R>) -> Option<Correction> {
+        if self.charge_when.as_ref().is_some_and(|charge_when| !charge_when(response.status())) {
+            return Some(Correction::Refund);
+        }
+        let charge_after = self.charge_after.as_ref().filter(|_| self.charge_sent.is_none())?;
+        // All but its body, which may be of any type.
+        let mut head = Response::new(Body::empty());
+        *head.status_mut() = response.status();
+        *head.version_mut() = response.version();
+        mem::swap(head.headers_mut(), response.headers_mut());
+        mem::swap(head.extensions_mut(), response.extensions_mut());
+        let actual = charge_after(&head);
+        mem::swap(head.headers_mut(), response.headers_mut());
+        mem::swap(head.extensions_mut(), response.extensions_mut());
+        Some(Correction::Settle(actual))
+    }
+
+    /// How long a request may wait. A shadow delays nothing, either.
+    fn max_wait(&self) -> Option<Duration> {
+        self.wait.filter(|_| !self.shadow)
+    }
+
+    /// Writes the fields of a denial that a handler has answered with as this layer writes its own.
+    fn restyle(&self, limited: &Limited, headers: &mut HeaderMap) {
+        if self.headers == Headers::Draft11 {
+            return;
+        }
+        let retry_after = RetryAfter::of(limited);
+        let policy = Policy::of(slice::from_ref(retry_after.limit));
+        let field = iter::once_with(|| Field::denied(&retry_after));
+        self.headers.replace(&policy, field, headers);
     }
 
     fn denial(
@@ -195,8 +277,11 @@ where
         let retry_after = RetryAfter::of(limited);
         let mut response = match &self.on_limited {
             Some(on_limited) => on_limited(limited, parts),
-            None => problem(&retry_after),
+            None if is_grpc(parts) => exhausted(&retry_after, parts),
+            None => problem(limited, &retry_after),
         };
+        // Its fields are this layer's, and no other's to write anew.
+        response.extensions_mut().remove::<Limited>();
         // An answer of `on_limited` keeps its own, if it has one.
         retry_after.write(response.headers_mut());
         self.write_headers(limits, remaining, Some(&retry_after), response.headers_mut());
@@ -217,7 +302,7 @@ where
         let now = self.limiter.lazy_now();
         let plan = limits.map(Policy::of);
         let policy = plan.as_ref().unwrap_or(&self.policy);
-        let limits = limits.unwrap_or(self.limiter.limits());
+        let limits = limits.unwrap_or(&self.own_limits);
         let fields = limits.iter().zip(remaining).map(|(limit, left)| Field::of(limit, left, &now));
         match denied {
             None => self.headers.add(policy, fields, headers),

@@ -3,9 +3,11 @@
 use std::{
     fmt,
     hash::{Hash, Hasher},
-    iter,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use ::axum::{
@@ -14,6 +16,8 @@ use ::axum::{
     response::{IntoResponse, Response},
 };
 use ipnet::{IpNet, Ipv4Net};
+
+use super::forwarded::{address, forwarded_for, from_right};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -70,8 +74,8 @@ pub struct ClientIp {
 /// [`forwarded`](TrustedProxies::forwarded), `Forwarded` (RFC 7239). All to the left of it came with the
 /// request, so anybody can have written it. The client is found from the right: as long as an address is
 /// a trusted proxy's, the next one to the left counts, over all lines of the field. The first that is not
-/// is the client. At what is no address (`unknown`, `_hidden`, nonsense) the search ends, and the last
-/// address before it is taken.
+/// is the client. Empty elements count for nothing; at what is no address (`unknown`, `_hidden`, nonsense) the search
+/// ends, and the last address before it is taken.
 ///
 /// The field of a peer that is not trusted is not looked at.
 ///
@@ -84,7 +88,11 @@ pub struct ClientIp {
 ///
 /// Only the one that your proxies write. They pass on the other as it came, so it is never looked at, and
 /// who adds it gains nothing. But nothing here can know what your proxies do: where they write `Forwarded`
-/// alone, say so by [`forwarded`](TrustedProxies::forwarded), or clients choose their own address.
+/// alone, say so by [`forwarded`](TrustedProxies::forwarded), and where they write one of their own, by
+/// [`header`](TrustedProxies::header); or clients choose their own address.
+///
+/// Where a peer with a private address, as proxies have it, writes one of these fields and is not trusted, all that come
+/// through it are one client. A warning of tracing says so, once.
 ///
 /// # Examples
 ///
@@ -108,8 +116,20 @@ pub struct ClientIp {
 #[must_use = "it does nothing until a request is asked about"]
 pub struct TrustedProxies {
     networks: Arc<[IpNet]>,
-    forwarded: bool,
+    field: Field,
+    unix_socket: bool,
     ipv6_prefix: u8,
+    /// Whether it was said that a proxy may be missing.
+    is_told: Arc<AtomicBool>,
+}
+
+/// Which field of a request has the proxies' word.
+#[derive(Clone, Debug)]
+enum Field {
+    XForwardedFor,
+    Forwarded,
+    /// One address, and nothing else.
+    Single(HeaderName),
 }
 
 /// A text that is neither an address nor a network.
@@ -186,9 +206,11 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     type Rejection = ClientIpRejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ClientIpRejection> {
+        static NONE: LazyLock<TrustedProxies> = LazyLock::new(TrustedProxies::none);
+
         match parts.extensions.get::<TrustedProxies>() {
             Some(trusted) => trusted.client_of(parts),
-            None => TrustedProxies::none().client_of(parts),
+            None => NONE.client_of(parts),
         }
     }
 }
@@ -196,7 +218,9 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
 impl TrustedProxies {
     /// None: the client is the peer.
     pub fn none() -> Self {
-        Self { networks: [].into(), forwarded: false, ipv6_prefix: 64 }
+        let field = Field::XForwardedFor;
+        let is_told = Arc::default();
+        Self { networks: [].into(), field, unix_socket: false, ipv6_prefix: 64, is_told }
     }
 
     /// Those of these networks, such as `10.0.0.0/8`, and with these addresses.
@@ -215,7 +239,24 @@ impl TrustedProxies {
 
     /// Whether the proxies write `Forwarded` (RFC 7239). Defaults to `false`: they write `X-Forwarded-For`.
     pub fn forwarded(mut self, forwarded: bool) -> Self {
-        self.forwarded = forwarded;
+        self.field = if forwarded { Field::Forwarded } else { Field::XForwardedFor };
+        self
+    }
+
+    /// A field of the proxies' own, which has the client's address and nothing else: `cf-connecting-ip`,
+    /// `fly-client-ip`, `x-real-ip`. Defaults to none: they write `X-Forwarded-For`.
+    ///
+    /// Only for proxies that write it in each request, in the place of what the client may have written.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        self.field = Field::Single(name);
+        self
+    }
+
+    /// The router is served on a Unix socket, where peers have no address: what asks there is a proxy that is trusted.
+    /// A request without an address in the proxies' field is answered by [`ClientIpRejection`]. Defaults to `false`:
+    /// each request without a peer's address is.
+    pub fn unix_socket(mut self, unix_socket: bool) -> Self {
+        self.unix_socket = unix_socket;
         self
     }
 
@@ -233,22 +274,54 @@ impl TrustedProxies {
 
     /// Who a request with these headers is from that `peer` has sent.
     pub fn client_ip(&self, peer: IpAddr, headers: &HeaderMap) -> ClientIp {
-        let mut addr = peer.to_canonical();
-        let mut claims = None;
-        while self.trusts(addr)
-            && let claims = claims.get_or_insert_with(|| self.claims(headers))
-            && let Some(Some(claim)) = claims.next()
-        {
-            addr = claim;
+        let peer = peer.to_canonical();
+        if !self.trusts(peer) {
+            self.warn_of_proxy(peer, headers);
+            return self.client(peer);
         }
+        self.client(self.behind(peer, self.claims(headers)))
+    }
+
+    /// The address that the last trusted proxy was asked from, of those behind `addr`, which is trusted.
+    fn behind(&self, mut addr: IpAddr, claims: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+        for claim in claims.map_while(|claim| claim) {
+            addr = claim;
+            if !self.trusts(addr) {
+                break;
+            }
+        }
+        addr
+    }
+
+    /// Says once that what seems to be a proxy is taken for the client. Whoever comes from the Internet may write what
+    /// it likes, and is not told of.
+    fn warn_of_proxy(&self, peer: IpAddr, headers: &HeaderMap) {
+        let names_clients =
+            || headers.contains_key(&X_FORWARDED_FOR) || headers.contains_key(&header::FORWARDED);
+        let told = &self.is_told;
+        if !told.load(Relaxed) && names_clients() && is_local(peer) && !told.swap(true, Relaxed) {
+            tracing::warn!(
+                %peer,
+                "a peer that is not trusted names its clients: if it is a proxy of yours, they all share one key; \
+                 trust it by `TrustedProxies::new`"
+            );
+        }
+    }
+
+    fn client(&self, addr: IpAddr) -> ClientIp {
         ClientIp { addr, prefix: self.ipv6_prefix }
     }
 
     pub(super) fn client_of(&self, parts: &Parts) -> Result<ClientIp, ClientIpRejection> {
         let real = parts.extensions.get().map(|ConnectInfo::<SocketAddr>(peer)| peer);
         let mock = || parts.extensions.get().map(|MockConnectInfo::<SocketAddr>(peer)| peer);
-        let peer = real.or_else(mock).ok_or(ClientIpRejection)?;
-        Ok(self.client_ip(peer.ip(), &parts.headers))
+        if let Some(peer) = real.or_else(mock) {
+            return Ok(self.client_ip(peer.ip(), &parts.headers));
+        }
+        let mut claims = self.claims(&parts.headers).filter(|_| self.unix_socket);
+        let first = claims.next().flatten().ok_or(ClientIpRejection)?;
+        let addr = if self.trusts(first) { self.behind(first, claims) } else { first };
+        Ok(self.client(addr))
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {
@@ -257,10 +330,16 @@ impl TrustedProxies {
 
     /// What the proxies say, the nearest first; `None` for what is no address.
     fn claims(&self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
-        let name = if self.forwarded { header::FORWARDED } else { X_FORWARDED_FOR };
-        let claim = if self.forwarded { forwarded_for } else { address };
+        let (name, claim): (_, fn(&[u8]) -> _) = match &self.field {
+            Field::XForwardedFor => (&X_FORWARDED_FOR, address),
+            Field::Forwarded => (&header::FORWARDED, forwarded_for),
+            Field::Single(name) => (name, address),
+        };
+        let most = if matches!(self.field, Field::Single(_)) { 1 } else { usize::MAX };
         let lines = headers.get_all(name).iter().rev();
-        lines.flat_map(|line| from_right(line.as_bytes(), b',')).map(claim)
+        let elements = lines.flat_map(|line| from_right(line.as_bytes(), b','));
+        // Empty ones count for nothing (RFC 9110, 5.6.1.2).
+        elements.filter(|element| !element.trim_ascii().is_empty()).map(claim).take(most)
     }
 }
 
@@ -276,6 +355,16 @@ impl IntoResponse for ClientIpRejection {
     }
 }
 
+/// Whether an address is of this machine or of a private network, as those of proxies in front of a service are.
+fn is_local(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => addr.is_loopback() || addr.is_private() || addr.is_link_local(),
+        IpAddr::V6(addr) => {
+            addr.is_loopback() || addr.is_unique_local() || addr.is_unicast_link_local()
+        }
+    }
+}
+
 fn network(text: &str) -> Option<IpNet> {
     let network = match text.parse::<IpAddr>() {
         Ok(addr) => IpNet::from(addr),
@@ -288,71 +377,4 @@ fn network(text: &str) -> Option<IpNet> {
         }
         _ => Some(network),
     }
-}
-
-/// The address in the parameter `for` of one element of `Forwarded`.
-fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
-    let mut values = from_right(element, b';').filter_map(|pair| {
-        let equals = pair.iter().position(|byte| *byte == b'=')?;
-        let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-        name.eq_ignore_ascii_case(b"for").then_some(value)
-    });
-    let value = values.next()?;
-    // No proxy writes two, so which one it meant is unknown.
-    if values.next().is_some() {
-        return None;
-    }
-    match value {
-        [b'"', quoted @ .., b'"'] => address(quoted),
-        bare => address(bare),
-    }
-}
-
-/// An address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
-fn address(text: &[u8]) -> Option<IpAddr> {
-    let text = str::from_utf8(text).ok()?.trim_ascii();
-    if let Ok(addr) = text.parse::<IpAddr>() {
-        return Some(addr.to_canonical());
-    }
-    let (addr, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (addr, port) = rest.split_once(']')?;
-            (IpAddr::V6(addr.parse().ok()?), port)
-        }
-        None => {
-            let (addr, port) = text.split_at(text.find(':')?);
-            (IpAddr::V4(addr.parse().ok()?), port)
-        }
-    };
-    let is_port = |port: &str| port.starts_with('_') || port.parse::<u16>().is_ok();
-    let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-    is_whole.then(|| addr.to_canonical())
-}
-
-/// The parts between separators outside of quotes, the last one first.
-///
-/// What a client wrote is to the left. So it is read from the right: from the left, a quote that the client
-/// opened would swallow what a proxy wrote.
-fn from_right(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let mut rest = Some(text);
-    iter::from_fn(move || {
-        let text = rest?;
-        let Some(at) = last_unquoted(text, separator) else { return rest.take() };
-        rest = Some(&text[..at]);
-        Some(&text[at + 1..])
-    })
-}
-
-fn last_unquoted(text: &[u8], separator: u8) -> Option<usize> {
-    let mut quoted = false;
-    text.iter().enumerate().rev().find_map(|(at, &byte)| {
-        if byte == b'"' && !ends_in_escape(&text[..at]) {
-            quoted = !quoted;
-        }
-        (byte == separator && !quoted).then_some(at)
-    })
-}
-
-fn ends_in_escape(text: &[u8]) -> bool {
-    text.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }

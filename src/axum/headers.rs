@@ -97,12 +97,10 @@ impl Headers {
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
-        if self != Headers::None {
-            for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
-                headers.remove(name);
-            }
-            self.add(policy, fields, headers);
+        for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
+            headers.remove(name);
         }
+        self.add(policy, fields, headers);
     }
 }
 

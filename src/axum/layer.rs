@@ -1,11 +1,11 @@
 //! The layer as its user sets it up.
 
-use std::{fmt, ops::ControlFlow, sync::Arc};
+use std::{any::type_name, fmt, ops::ControlFlow, sync::Arc, time::Duration};
 
 use ::axum::{
     extract::FromRequestParts,
     http::{StatusCode, request::Parts},
-    response::IntoResponse,
+    response::{IntoResponse, Response},
 };
 use tower_layer::Layer;
 
@@ -24,8 +24,9 @@ use crate::{
 /// [`RateLimiter`](crate::RateLimiter) or, for several processes together, the one of feature `redis`. What is
 /// denied is answered by the layer, and doesn't reach the service;
 /// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
-/// routers among them, whose answers have bodies that can be made of axum's `Bytes`, as its `Body` and
-/// http-body-util's `Full<Bytes>`. The service's errors stay as they are.
+/// routers among them, and whatever the bodies of its answers are: here and there they are wrapped
+/// ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits. So it goes along with tower-http's layers and with
+/// tonic's services. The service's errors stay as they are.
 ///
 /// # What a client is told
 ///
@@ -44,6 +45,13 @@ use crate::{
 /// }
 /// ```
 ///
+/// A client of gRPC (by its `content-type`) is answered by the status `RESOURCE_EXHAUSTED` in its place, with the same
+/// fields.
+///
+/// # What a handler is told
+///
+/// `Extension<Standing>` is how the key of its request stands, after its charge, with the limit that has the least left.
+///
 /// # Where to put it
 ///
 /// - Inside of CORS (a `CorsLayer` is added after it). Then preflights are answered before they are
@@ -60,7 +68,8 @@ use crate::{
 /// # Cost
 ///
 /// A check, which tells what is left, too, and the writing of the fields (not with [`Headers::None`]); a box for
-/// the future only where a key is [extracted](RateLimitLayer::by), or a request denied.
+/// the future only where a key is [extracted](RateLimitLayer::by), a request denied, or one may
+/// [wait](RateLimitLayer::wait).
 ///
 /// # Keys
 ///
@@ -120,6 +129,57 @@ impl<S> RateLimitLayer<(), S> {
     }
 }
 
+impl<S> RateLimitLayer<(), S> {
+    /// By the `T` that an outer layer has put into the extensions of the request: the user, after authentication. A
+    /// request without one is answered by a 500, as of axum's `Extension`: the layers are in the wrong order.
+    ///
+    /// ```
+    /// use axum::{Router, body::Body, extract::Request, http, middleware::{Next, from_fn}, response::Response, routing::get};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// use tower::ServiceExt;
+    ///
+    /// #[derive(Clone, PartialEq, Eq, Hash)]
+    /// struct UserId(String);
+    ///
+    /// /// Finds out who the user is.
+    /// async fn authenticate(mut request: Request, next: Next) -> Response {
+    ///     let token = request.headers().get("x-token").and_then(|token| token.to_str().ok());
+    ///     let user = UserId(token.unwrap_or("nobody").to_owned());
+    ///     request.extensions_mut().insert(user);
+    ///     next.run(request).await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by_extension::<UserId>(limiter))
+    ///     .layer(from_fn(authenticate)); // added after it, so it comes first
+    /// # let ask = |token| {
+    /// #     let request = http::Request::get("/").header("x-token", token);
+    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
+    /// # };
+    /// # assert_eq!(ask("ada").await.unwrap().status(), 200);
+    /// # assert_eq!(ask("ada").await.unwrap().status(), 429);
+    /// # assert_eq!(ask("grace").await.unwrap().status(), 200);
+    /// # }
+    /// ```
+    pub fn by_extension<T>(limiter: impl Into<LayerLimiter<T, S>>) -> RateLimitLayer<T, S>
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        let find = move |parts: &Parts| match parts.extensions.get::<T>() {
+            Some(key) => ControlFlow::Continue(Some(key.clone())),
+            None => {
+                let missing = format!("the request has no extension {}", type_name::<T>());
+                let answer = (StatusCode::INTERNAL_SERVER_ERROR, missing);
+                ControlFlow::Break(answer.into_response())
+            }
+        };
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+    }
+}
+
 impl<S> RateLimitLayer<ClientIp, S> {
     /// By the client's address, behind the proxies that are trusted.
     ///
@@ -175,7 +235,8 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Which requests are not limited: health checks, preflights. Defaults to none.
+    /// Which requests are not limited: health checks, preflights. Asked before the key is looked for. Defaults to
+    /// none.
     pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.settings().skip = Some(Arc::new(skip));
         self
@@ -184,6 +245,9 @@ impl<K, S> RateLimitLayer<K, S> {
     /// Which limits a request is held to, for plans and tiers; `None` for the limiter's own. Defaults to
     /// those for all. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps what
     /// it has in use.
+    ///
+    /// Where a database knows the plan, ask it in a layer further out, which may wait: see
+    /// [the guide](crate::guide::rate_limits).
     pub fn limits(
         mut self,
         limits: impl Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync + 'static,
@@ -192,8 +256,9 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    /// Counts, but denies nothing and tells clients nothing: to try limits out. What would have been denied
-    /// is a debug event of tracing, and counts in [`stats`](crate::RateLimiter::stats). Defaults to off.
+    /// Counts, but denies nothing, delays nothing and tells clients nothing: to try limits out. What would have been
+    /// denied is a debug event of tracing, and counts in [`stats`](crate::RateLimiter::stats); what has no key passes
+    /// uncounted. Defaults to off.
     pub fn shadow(mut self) -> Self {
         self.settings().shadow = true;
         self
@@ -223,6 +288,76 @@ impl<K, S> RateLimitLayer<K, S> {
         charge_when: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settings().charge_when = Some(Arc::new(charge_when));
+        self
+    }
+
+    /// What a request has cost in all, now that the head of its answer is known: the tokens that a model says it took,
+    /// the rows, the `content-length`. Of the answer it sees all but the body. Defaults to what the request was
+    /// charged before, by [`cost`](RateLimitLayer::cost).
+    ///
+    /// The difference is charged or given back as by [`Permit::settle`](crate::Permit::settle): what is beyond the
+    /// quota is a debt, and denies what comes next. With [`charge_when`](RateLimitLayer::charge_when), answers that are
+    /// not charged are not asked about.
+    ///
+    /// ```
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let tokens = RateLimiter::<String>::builder().limit(Limit::per_minute(1_000)).build();
+    /// let layer = RateLimitLayer::new(tokens.clone(), |_| Some("all".to_owned())).charge_after(|response| {
+    ///     let tokens = response.headers().get("x-tokens").and_then(|tokens| tokens.to_str().ok());
+    ///     tokens.and_then(|tokens| tokens.parse().ok()).unwrap_or(1)
+    /// });
+    /// let app = Router::new().route("/", get(async || ([("x-tokens", "1200")], "once upon a time"))).layer(layer);
+    /// # let ask = || app.clone().oneshot(Request::new(Body::empty()));
+    /// assert_eq!(ask().await.unwrap().status(), 200);
+    /// assert_eq!(ask().await.unwrap().status(), 429);
+    /// # }
+    /// ```
+    pub fn charge_after(
+        mut self,
+        charge_after: impl Fn(&Response) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.settings().charge_after = Some(Arc::new(charge_after));
+        self
+    }
+
+    /// What a request has cost in all, by the bytes of its answer's body, once that has ended: to its end or, where the
+    /// client hung up, as far as it was taken. Defaults to what the request was charged before.
+    ///
+    /// As [`charge_after`](RateLimitLayer::charge_after), of whose function the answer is not asked then; the fields tell
+    /// what was left before the body. On Redis a task settles it.
+    ///
+    /// ```
+    /// # use axum::{Router, body::{Body, to_bytes}, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// // In KiB, so that it counts up to 4 TiB.
+    /// let kib = RateLimiter::<String>::builder().limit(Limit::per_hour(1_000).named("kib")).build();
+    /// let layer = RateLimitLayer::new(kib.clone(), |_| Some("all".to_owned()))
+    ///     .charge_sent(|bytes| u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX));
+    /// let app = Router::new().route("/", get(async || vec![0; 300 * 1_024])).layer(layer);
+    /// # let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// # assert_eq!(kib.peek("all").await.remaining(), 999);
+    /// # to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    /// # assert_eq!(kib.peek("all").await.remaining(), 700);
+    /// # }
+    /// ```
+    pub fn charge_sent(mut self, charge_sent: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
+        self.settings().charge_sent = Some(Arc::new(charge_sent));
+        self
+    }
+
+    /// How long a request may wait until it passes, in the order in which those of its key came, before it is denied
+    /// (nginx' `burst`). Denied at once is what can't pass in time, as far as that is clear from what is in use and what
+    /// those before it wait for: so no more wait for a key than may pass. A client that goes away leaves the line.
+    /// Defaults to not at all.
+    pub fn wait(mut self, max: Duration) -> Self {
+        self.settings().wait = Some(max);
         self
     }
 

@@ -1,12 +1,14 @@
 //! What a layer counts with: a limiter in memory, which decides at once, or one on Redis.
 
-use std::fmt;
 #[cfg(feature = "redis")]
-use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, sync::Arc};
+
+use tokio::time::Instant;
 
 use super::key::bounded;
 use crate::{
-    engine::clock::LazyNow,
+    engine::clock::{LazyNow, Tick},
     rate_limit::{Limit, Limited, PerLimit, Permit, RateLimiter, Remaining},
 };
 #[cfg(feature = "redis")]
@@ -41,6 +43,29 @@ pub(super) enum LayerPermit {
     Redis(redis::Permit),
 }
 
+/// What an answer says of the cost of its request.
+#[derive(Clone, Copy)]
+pub(super) enum Correction {
+    Refund,
+    Settle(u32),
+}
+
+impl LayerPermit {
+    /// At once in memory; on Redis by a task, which nobody waits for.
+    pub(super) fn settle_soon(self, actual: u32) {
+        match self {
+            Self::Memory(permit) => permit.settle_now(actual),
+            #[cfg(feature = "redis")]
+            Self::Redis(permit) => {
+                // Where there is no runtime any more, there is nobody who could be limited. That it failed is logged.
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(permit.settle(actual));
+                }
+            }
+        }
+    }
+}
+
 /// What was decided of a request, and what is left of each limit.
 pub(super) type Decision = (Result<LayerPermit, Limited>, PerLimit<Remaining>);
 
@@ -50,11 +75,29 @@ impl<K, S> LayerLimiter<K, S> {
         &self.0
     }
 
-    pub(super) fn limits(&self) -> &[Limit] {
+    pub(super) fn limits(&self) -> Arc<[Limit]> {
         match &self.0 {
             Backend::Memory(limiter) => limiter.limits(),
             #[cfg(feature = "redis")]
             Backend::Redis(backend) => backend.limiter.limits(),
+        }
+    }
+
+    /// The limits that were set in place of the first ones.
+    pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
+        match &self.0 {
+            Backend::Memory(limiter) => limiter.changed_limits(),
+            #[cfg(feature = "redis")]
+            Backend::Redis(backend) => backend.limiter.changed_limits(),
+        }
+    }
+
+    /// The instant of what is [`Remaining`].
+    pub(super) fn instant(&self, at: Tick) -> Instant {
+        match &self.0 {
+            Backend::Memory(limiter) => limiter.instant(at),
+            #[cfg(feature = "redis")]
+            Backend::Redis(backend) => backend.clock.instant(at),
         }
     }
 
@@ -88,21 +131,26 @@ impl<K> RedisBackend<K> {
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
+        max_wait: Option<Duration>,
     ) -> Result<Decision, redis::Error> {
         let subject = (self.subject)(&self.limiter, key)?;
-        let (outcome, left) = self.limiter.decide(subject, cost, limits).await?;
+        let (outcome, left) = self.limiter.decide(subject, cost, limits, max_wait).await?;
         Ok((outcome.map(LayerPermit::Redis), self.in_ticks(&left)))
     }
 
-    /// Takes back what was charged, and tells what is left of each limit then; of none where that is not known.
-    pub(super) async fn refund(
+    /// Corrects what was charged, and tells what is left of each limit then; of none where that is not known.
+    pub(super) async fn correct(
         &self,
         permit: redis::Permit,
+        correction: Correction,
         key: &K,
         limits: Option<&[Limit]>,
     ) -> PerLimit<Remaining> {
         // The answer is made already; that it failed is logged.
-        let _ = permit.refund().await;
+        let _ = match correction {
+            Correction::Refund => permit.refund().await,
+            Correction::Settle(actual) => permit.settle(actual).await,
+        };
         let left = match (self.subject)(&self.limiter, key) {
             Ok(subject) => self.limiter.left(&subject, limits).await,
             Err(error) => Err(error),

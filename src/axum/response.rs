@@ -1,7 +1,7 @@
 //! What a denial is as a response, and an error of a limiter on Redis.
 
 use ::axum::{
-    http::{StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -17,8 +17,11 @@ use crate::rate_limit::Limited;
 #[cfg(feature = "redis")]
 use crate::redis;
 
+const GRPC: &str = "application/grpc";
+
 /// 429, with `Retry-After`, the fields of [`Headers::Draft11`] for the limit that denied, and a body that
-/// [`RateLimitLayer`](crate::RateLimitLayer) shows.
+/// [`RateLimitLayer`](crate::RateLimitLayer) shows. It goes along as an extension of the response; a layer further
+/// out writes the fields of its own [`Headers`] in the place of these.
 ///
 /// # Examples
 ///
@@ -49,10 +52,11 @@ use crate::redis;
 impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         let retry_after = RetryAfter::of(&self);
-        let mut response = problem(&retry_after);
+        let mut response = problem(&self, &retry_after);
         let policy = Policy::of(std::slice::from_ref(retry_after.limit));
         let fields = std::iter::once_with(|| Field::denied(&retry_after));
         Headers::Draft11.replace(&policy, fields, response.headers_mut());
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -93,12 +97,13 @@ impl IntoResponse for redis::Error {
 }
 
 /// The answer to a denied request, without fields that tell of limits.
-pub(super) fn problem(denied: &RetryAfter<'_>) -> Response {
+pub(super) fn problem(limited: &Limited, denied: &RetryAfter<'_>) -> Response {
+    let violated: Vec<_> = limited.exceeded().iter().map(policy_name).collect();
     let mut body = json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": StatusCode::TOO_MANY_REQUESTS.as_u16(),
-        "violated-policies": [policy_name(denied.limit)],
+        "violated-policies": violated,
     });
     if let Some(milliseconds) = denied.milliseconds() {
         body["retry_after_ms"] = milliseconds.into();
@@ -106,6 +111,33 @@ pub(super) fn problem(denied: &RetryAfter<'_>) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
     let mut response =
         (StatusCode::TOO_MANY_REQUESTS, content_type, body.to_string()).into_response();
+    denied.write(response.headers_mut());
+    response
+}
+
+/// Whether a client of gRPC asks, which understands no other answers.
+pub(super) fn is_grpc(request: &Parts) -> bool {
+    let content_type = request.headers.get(header::CONTENT_TYPE);
+    content_type.is_some_and(|content_type| content_type.as_bytes().starts_with(GRPC.as_bytes()))
+}
+
+/// The answer to a denied call of gRPC: its status is in its headers, and it has no body.
+pub(super) fn exhausted(denied: &RetryAfter<'_>, request: &Parts) -> Response {
+    const RESOURCE_EXHAUSTED: &str = "8";
+
+    let message = format!("the quota of {} is exceeded", policy_name(denied.limit));
+    // That of the request: `application/grpc-web` is another.
+    let content_type = request.headers.get(header::CONTENT_TYPE).cloned();
+    let headers = [
+        (header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(GRPC))),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from_static(RESOURCE_EXHAUSTED)),
+        // Printable ASCII, of which it escapes the percent sign alone.
+        (
+            HeaderName::from_static("grpc-message"),
+            HeaderValue::try_from(message.replace('%', "%25")).expect("it is printable ASCII"),
+        ),
+    ];
+    let mut response = headers.into_response();
     denied.write(response.headers_mut());
     response
 }

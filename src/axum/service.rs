@@ -12,7 +12,7 @@ use std::{
 };
 
 use ::axum::{
-    body::{Bytes, to_bytes},
+    body::to_bytes,
     http::{Request, Response as HttpResponse},
     response::Response,
 };
@@ -22,6 +22,7 @@ use tower_service::Service;
 
 use super::{
     admission::{Admission, Step},
+    body::RateLimitBody,
     settings::Settings,
 };
 use crate::engine::hasher::DefaultHasher;
@@ -34,7 +35,7 @@ pub struct RateLimit<Inner, K, S = DefaultHasher> {
 
 pin_project! {
     /// An answer on its way: the service's, or the layer's own.
-    pub struct RateLimited<F, K, S, R, E> {
+    pub struct RateLimitFuture<F, K, S, R, E> {
         #[pin]
         answer: Answer<F, K, S, R, E>,
     }
@@ -46,7 +47,7 @@ pin_project! {
         // The request passed at once; `inner` answers it.
         Passed { #[pin] inner: F, settings: Arc<Settings<K, S>>, admission: Admission<K> },
         // What takes longer: a key to be extracted, a limiter to be asked, the body of a denial to be read.
-        Boxed { future: BoxFuture<'static, Result<HttpResponse<R>, E>> },
+        Boxed { future: BoxFuture<'static, Result<HttpResponse<RateLimitBody<R>>, E>> },
     }
 }
 
@@ -63,11 +64,11 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
     B: Send + 'static,
-    R: From<Bytes> + Send + 'static,
+    R: Send + 'static,
 {
-    type Response = HttpResponse<R>;
+    type Response = HttpResponse<RateLimitBody<R>>;
     type Error = Inner::Error;
-    type Future = RateLimited<Inner::Future, K, S, R, Inner::Error>;
+    type Future = RateLimitFuture<Inner::Future, K, S, R, Inner::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Inner::Error>> {
         self.inner.poll_ready(cx)
@@ -79,17 +80,18 @@ where
         // In `call`, as `poll_ready` knows no request.
         let step = match settings.admit(&parts) {
             Step::Decided(ControlFlow::Continue(admission)) => {
+                settings.tell(&admission, &mut parts.extensions);
                 let inner = self.inner.call(Request::from_parts(parts, body));
-                return RateLimited { answer: Answer::Passed { inner, settings, admission } };
+                return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
             Step::Decided(ControlFlow::Break(response)) => {
                 drop(self.take_ready());
-                return RateLimited::boxed(async { Ok(own(response).await) });
+                return RateLimitFuture::boxed(async { Ok(own(response).await) });
             }
             step => step,
         };
         let mut inner = self.take_ready();
-        RateLimited::boxed(async move {
+        RateLimitFuture::boxed(async move {
             let admission = match settings.go_on(step, &mut parts).await {
                 ControlFlow::Continue(admission) => admission,
                 ControlFlow::Break(response) => {
@@ -98,12 +100,12 @@ where
                     return Ok(own(response).await);
                 }
             };
+            settings.tell(&admission, &mut parts.extensions);
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            let status = response.status();
             #[cfg(feature = "redis")]
-            let admission = settings.refund_on_redis(admission, status).await;
-            settings.settle(admission, status, response.headers_mut());
-            Ok(response)
+            let admission = settings.correct_on_redis(admission, &mut response).await;
+            let sent = settings.settle(admission, &mut response);
+            Ok(response.map(|body| RateLimitBody::passed(body, sent)))
         })
     }
 }
@@ -118,28 +120,29 @@ impl<Inner: Clone, K, S> RateLimit<Inner, K, S> {
     }
 }
 
-impl<F, K, S, R, E> RateLimited<F, K, S, R, E> {
-    fn boxed(future: impl Future<Output = Result<HttpResponse<R>, E>> + Send + 'static) -> Self {
+impl<F, K, S, R, E> RateLimitFuture<F, K, S, R, E> {
+    fn boxed(
+        future: impl Future<Output = Result<HttpResponse<RateLimitBody<R>>, E>> + Send + 'static,
+    ) -> Self {
         Self { answer: Answer::Boxed { future: Box::pin(future) } }
     }
 }
 
-impl<F, K, S, R, E> Future for RateLimited<F, K, S, R, E>
+impl<F, K, S, R, E> Future for RateLimitFuture<F, K, S, R, E>
 where
     F: Future<Output = Result<HttpResponse<R>, E>>,
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    type Output = Result<HttpResponse<R>, E>;
+    type Output = Result<HttpResponse<RateLimitBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().answer.project() {
             AnswerProjection::Boxed { future } => future.as_mut().poll(cx),
             AnswerProjection::Passed { inner, settings, admission } => {
                 let mut response = ready!(inner.poll(cx))?;
-                let status = response.status();
-                settings.settle(admission.take(), status, response.headers_mut());
-                Poll::Ready(Ok(response))
+                let sent = settings.settle(admission.take(), &mut response);
+                Poll::Ready(Ok(response.map(|body| RateLimitBody::passed(body, sent))))
             }
         }
     }
@@ -160,12 +163,12 @@ impl<Inner: fmt::Debug, K, S> fmt::Debug for RateLimit<Inner, K, S> {
     }
 }
 
-/// An answer of the layer's own, with the body that the service's answers have.
-async fn own<R: From<Bytes>>(answer: Response) -> HttpResponse<R> {
+/// An answer of the layer's own.
+async fn own<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
     let (parts, body) = answer.into_parts();
     // A body that breaks off could not be sent, either.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    HttpResponse::from_parts(parts, body.into())
+    HttpResponse::from_parts(parts, RateLimitBody::own(body))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a layer and its services share: which requests are limited and how, and what clients are told.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ::axum::{
     http::{StatusCode, request::Parts},
@@ -12,6 +12,7 @@ use super::{
     headers::Policy,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
+    sent::SentCostFn,
 };
 use crate::rate_limit::{Limit, Limited};
 
@@ -22,27 +23,39 @@ pub(super) struct Settings<K, S> {
     pub(super) cost: Option<RequestFn<u32>>,
     pub(super) limits: Option<LimitsFn<K>>,
     pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
+    pub(super) charge_after: Option<CostFn>,
+    pub(super) charge_sent: Option<SentCostFn>,
+    /// How long a request may wait.
+    pub(super) wait: Option<Duration>,
     pub(super) on_limited: Option<ResponseFn>,
     pub(super) shadow: bool,
     pub(super) headers: Headers,
-    /// Of the limiter's own limits.
+    /// The limiter's own limits; where they have changed since, a request has them as a plan.
+    pub(super) own_limits: Arc<[Limit]>,
     pub(super) policy: Policy,
 }
 
 type LimitsFn<K> = Arc<dyn Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync>;
 
+type CostFn = Arc<dyn Fn(&Response) -> u32 + Send + Sync>;
+
 type ResponseFn = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
 
 impl<K, S> Settings<K, S> {
     pub(super) fn new(limiter: LayerLimiter<K, S>, key: KeyExtractor<K>) -> Self {
+        let own_limits = limiter.limits();
         Self {
-            policy: Policy::of(limiter.limits()),
+            policy: Policy::of(&own_limits),
+            own_limits,
             limiter,
             key,
             skip: None,
             cost: None,
             limits: None,
             charge_when: None,
+            charge_after: None,
+            charge_sent: None,
+            wait: None,
             on_limited: None,
             shadow: false,
             headers: Headers::default(),
@@ -59,9 +72,13 @@ impl<K, S> Clone for Settings<K, S> {
             cost: self.cost.clone(),
             limits: self.limits.clone(),
             charge_when: self.charge_when.clone(),
+            charge_after: self.charge_after.clone(),
+            charge_sent: self.charge_sent.clone(),
+            wait: self.wait,
             on_limited: self.on_limited.clone(),
             shadow: self.shadow,
             headers: self.headers,
+            own_limits: self.own_limits.clone(),
             policy: self.policy.clone(),
         }
     }

@@ -34,18 +34,21 @@ pub(crate) struct Remaining {
 /// One way to count, for one limit of one key.
 ///
 /// 1. Where nothing has to be waited for, [`charge`](Algorithm::charge) may follow, with the same `now` and
-///    cost. A cost is never above the quota.
+///    cost. A cost that is asked for is never above the quota; a debt is charged whether there is room or not.
 /// 2. Rules may change from call to call (plans): what is in use stays in use, for as long as the rule of
 ///    each call says.
 pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     /// From when on there is room for `cost` more, unless more is charged until then; `None` for now.
     fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick>;
 
-    /// Charges `cost`, for which there is room, and forgets what has left; tells how many units are left.
+    /// Charges `cost`, and forgets what has left; tells how many units are left.
     fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32);
 
     /// Takes a charge back, as far as it has not left.
     fn refund(&mut self, charge: Charge, now: &impl Now);
+
+    /// The limit changes: as many units are in use by the new rule as were by the old one, at least.
+    fn adapt(&mut self, _old: &Rule, _new: &Rule, _now: &impl Now) {}
 
     /// How many units are in use.
     fn used(&self, rule: &Rule, now: &impl Now) -> u32;
@@ -65,9 +68,9 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
 pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
     /// When so many have left of `used` units that `cost` have room; `None` where they have it now.
     #[inline]
-    fn ready(self, used: u32, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        // A plan of a smaller quota may find more in use than it has.
-        let excess = u64::from(used) + u64::from(cost);
+    fn ready(self, used: u64, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+        // More may be in use than the quota: by a debt, or by a plan of a smaller one.
+        let excess = used + u64::from(cost);
         let mut excess = excess.saturating_sub(u64::from(rule.quota));
         for (leaves, units) in self {
             if excess == 0 {
@@ -82,8 +85,10 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
     }
 
     /// What is left of `used` units.
-    fn used(self, used: u32, now: &impl Now) -> u32 {
-        self.take_while(|(leaves, _)| now.has_reached(*leaves)).fold(used, |used, (_, n)| used - n)
+    fn used(self, used: u64, now: &impl Now) -> u32 {
+        let left = self.take_while(|(leaves, _)| now.has_reached(*leaves));
+        let used = left.fold(used, |used, (_, units)| used - u64::from(units));
+        u32::try_from(used).unwrap_or(u32::MAX)
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Buckets {
     len: u16,
     /// Where the newest is.
     newest: u16,
-    /// The sum of all.
+    /// The sum of all, as far as it goes: a debt may be above every quota.
     used: u32,
     /// When the newest began; no sense where nothing is in use.
     start: Option<Tick>,
@@ -52,9 +52,26 @@ impl Buckets {
     }
 
     fn empty(&mut self, bucket: u16) {
-        let gone = self.counts.get(bucket);
-        self.counts.take(bucket, gone);
-        self.used -= gone;
+        self.take(bucket, self.counts.get(bucket));
+    }
+
+    fn take(&mut self, bucket: u16, units: u32) {
+        self.counts.take(bucket, units);
+        match self.used {
+            u32::MAX => self.used = u32::try_from(self.sum()).unwrap_or(u32::MAX),
+            _ => self.used -= units,
+        }
+    }
+
+    /// The sum of all, also where `used` can't tell.
+    #[inline]
+    fn total(&self) -> u64 {
+        if self.used < u32::MAX { self.used.into() } else { self.sum() }
+    }
+
+    #[cold]
+    fn sum(&self) -> u64 {
+        (0..self.len).map(|bucket| u64::from(self.counts.get(bucket))).sum()
     }
 
     /// Another plan has other buckets: what is still in use counts as if it were all charged just now.
@@ -96,10 +113,10 @@ impl Buckets {
     /// When that leaves which has no room beside the cost and all that is newer.
     #[inline(never)]
     fn wait(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        let room = rule.quota - cost;
+        let room = u64::from(rule.quota - cost);
         let mut kept = 0;
         let age = (0..self.len).find(|age| {
-            kept += self.counts.get(self.at_age(*age));
+            kept += u64::from(self.counts.get(self.at_age(*age)));
             kept > room
         })?;
         let leaves = self.leaves(rule, self.start?, age);
@@ -137,8 +154,12 @@ impl Algorithm for Buckets {
             self.start = Some(self.ending_with(now.tick()));
         }
         start = self.start.unwrap_or(start);
+        let used = self.used.saturating_add(cost);
+        if !self.counts.holds(used) {
+            self.counts.widen(self.len);
+        }
         self.counts.add(self.newest, cost);
-        self.used += cost;
+        self.used = used;
         (Charge { mark: start, amount: u64::from(cost) }, rule.quota.saturating_sub(self.used))
     }
 
@@ -150,13 +171,11 @@ impl Algorithm for Buckets {
             return;
         }
         let bucket = self.at_age(age as u16);
-        let back = self.counts.get(bucket).min(charge.amount as u32);
-        self.counts.take(bucket, back);
-        self.used -= back;
+        self.take(bucket, self.counts.get(bucket).min(charge.amount as u32));
     }
 
     fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.releases(rule).used(self.used, now)
+        self.releases(rule).used(self.total(), now)
     }
 
     #[inline]
@@ -180,6 +199,11 @@ impl Counts {
         matches!(self, Counts::Many(_)) || most <= u32::from(u16::MAX)
     }
 
+    #[cold]
+    fn widen(&mut self, len: u16) {
+        *self = Counts::Many((0..len).map(|index| self.get(index)).collect());
+    }
+
     #[inline]
     fn get(&self, index: u16) -> u32 {
         match self {
@@ -192,7 +216,11 @@ impl Counts {
     fn add(&mut self, index: u16, units: u32) {
         match self {
             Counts::Few(counts) => counts[usize::from(index)] += units as u16,
-            Counts::Many(counts) => counts[usize::from(index)] += units,
+            Counts::Many(counts) => {
+                let count = &mut counts[usize::from(index)];
+                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                *count = count.saturating_add(units);
+            }
         }
     }
 

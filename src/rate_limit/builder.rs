@@ -72,8 +72,10 @@ impl<K, S> RateLimiterBuilder<K, S> {
     ///
     /// A key that is in use is never given up for another: new keys beyond the bound share one window of
     /// the same limits, and are limited together, until keys that are idle have left. An idle key leaves
-    /// with the next sweep that looks at it; at the bound, each new key also looks for one among some
-    /// hundred.
+    /// with the next sweep that looks at it; at the bound, new keys also look for one among some hundred, once a
+    /// millisecond while they find none. What each of them had of the shared window it keeps when there is room
+    /// for it (for as many as `keys`, and 1,024 at least; where there are more in `per`, new keys share until
+    /// those are idle).
     ///
     /// # Panics
     ///
@@ -148,7 +150,7 @@ where
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
         let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
-        Limiter::new(shared, self.window, self.limits, hasher)
+        Limiter::new(shared, self.window, self.limits, self.max_keys, hasher)
     }
 }
 

@@ -4,47 +4,70 @@
 use super::algorithm::{Algorithm, Charge, Rule};
 use crate::engine::clock::{Now, Tick};
 
-/// The theoretical arrival time: when all that was charged has leaked.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Gcra(Option<Tick>);
+pub(crate) struct Gcra {
+    /// The theoretical arrival time: when all that was charged has leaked.
+    arrival: Option<Tick>,
+    /// How much was taken back so far. What came after that leaks so much sooner than its mark says, and what came
+    /// before it no later: so a charge whose mark is moved by all of it never seems to have leaked less than it has.
+    refunded: u64,
+}
 
 impl Algorithm for Gcra {
     #[inline]
     fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
         // Where what is in use has leaked by then, but for this, the bucket holds the cost.
-        let ready = self.0?.earlier(rule.step * u64::from(rule.quota - cost));
+        let ready = self.arrival?.earlier(rule.step * u64::from(rule.quota - cost));
         (!now.has_reached(ready)).then_some(ready)
     }
 
     #[inline]
     fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
-        let amount = rule.step * u64::from(cost);
-        let base = match self.0 {
+        let amount = rule.step.saturating_mul(u64::from(cost));
+        let base = match self.arrival {
             // A key in its burst needs no precise clock.
             Some(arrival) if !now.has_reached(arrival) => arrival,
             _ => now.tick(),
         };
         let arrival = base.later(amount);
-        self.0 = Some(arrival);
+        self.arrival = Some(arrival);
         let used = arrival.nanoseconds_since(now.at_least()).div_ceil(rule.step);
         let remaining = u64::from(rule.quota).saturating_sub(used);
-        (Charge { mark: arrival, amount }, remaining as u32)
+        (Charge { mark: arrival.later(self.refunded), amount }, remaining as u32)
     }
 
     fn refund(&mut self, charge: Charge, now: &impl Now) {
         // Charges leak in the order in which they came, this one until its mark.
-        let left = charge.mark.nanoseconds_since(now.tick()).min(charge.amount);
-        self.0 = self.0.map(|arrival| arrival.earlier(left));
+        let leaked = charge.mark.earlier(self.refunded);
+        let left = leaked.nanoseconds_since(now.tick()).min(charge.amount);
+        self.arrival = self.arrival.map(|arrival| arrival.earlier(left));
+        self.refunded = self.refunded.saturating_add(left);
+    }
+
+    fn adapt(&mut self, old: &Rule, new: &Rule, now: &impl Now) {
+        let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
+            return;
+        };
+        // In use is a time, which is as many units as it is steps.
+        let now = now.tick();
+        let left = arrival.nanoseconds_since(now);
+        let units = u128::from(left) * u128::from(new.step);
+        let adapted = u64::try_from(units.div_ceil(old.step.into())).unwrap_or(u64::MAX);
+        self.arrival = Some(now.later(adapted));
+        // As if all were leaked: what was charged before is never taken back by steps of another length.
+        self.refunded = self.refunded.saturating_add(left);
     }
 
     fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        let Some(arrival) = self.0.filter(|arrival| !now.has_reached(*arrival)) else { return 0 };
+        let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
+            return 0;
+        };
         let used = arrival.nanoseconds_since(now.at_least()).div_ceil(rule.step);
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
     #[inline]
     fn idle_from(&self, _: &Rule) -> Option<Tick> {
-        self.0
+        self.arrival
     }
 }

@@ -4,7 +4,10 @@ use super::{
     algorithm::{Algorithm, Charge, Remaining, Rule},
     per_limit::PerLimit,
 };
-use crate::engine::clock::{LazyNow, Tick};
+use crate::engine::{
+    clock::{Deadline, LazyNow, Tick},
+    store::Entry,
+};
 
 /// What one key has in use.
 #[derive(Clone, Debug)]
@@ -24,10 +27,42 @@ pub(super) struct Admitted {
 
 /// Some limit had no room.
 pub(super) struct Denied {
-    /// Which one it takes longest to wait for.
-    pub(super) limit: usize,
+    /// Which ones.
+    pub(super) limits: Exceeded,
     /// When there is room, unless more is charged until then.
     pub(super) ready: Tick,
+}
+
+/// Which one of the limits that have no room it takes longest to wait for, in the lower half; and above it a bit for each
+/// of them, as far as they go. One word: of two, the processor waits where they are copied right after they are written.
+#[derive(Clone, Copy)]
+pub(super) struct Exceeded(u64);
+
+impl Exceeded {
+    #[inline]
+    pub(super) fn one(limit: usize) -> Self {
+        let bit = 1_u64.checked_shl(32 + limit as u32).unwrap_or(0);
+        Self(bit | u64::from(limit as u32))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0 >> 32 << 32)
+    }
+
+    #[inline]
+    pub(super) fn longest(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    #[inline]
+    pub(super) fn are_several(self) -> bool {
+        let bits = self.0 >> 32;
+        bits & bits.wrapping_sub(1) != 0
+    }
+
+    pub(super) fn contains(self, limit: usize) -> bool {
+        limit < 32 && self.0 >> (32 + limit) & 1 == 1
+    }
 }
 
 impl<A: Algorithm> KeyState<A> {
@@ -47,7 +82,7 @@ impl<A: Algorithm> KeyState<A> {
         match (&mut self.each, rules) {
             // What most limiters have, and worth a way without loops and collections.
             (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
-                Some(ready) => Err(Denied { limit: 0, ready }),
+                Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
                 None => {
                     let (charge, remaining) = state.charge(rule, now, cost);
                     Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
@@ -79,11 +114,46 @@ impl<A: Algorithm> KeyState<A> {
     /// Whether `cost` more may pass.
     pub(super) fn room(&self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) -> Result<(), Denied> {
         let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
-            state.ready(rule, now, cost).map(|ready| Denied { limit, ready })
+            let limits = Exceeded::one(limit);
+            state.ready(rule, now, cost).map(|ready| Denied { limits, ready })
         });
-        // The first of those that take equally long.
-        let longest = waits.reduce(|a, b| if b.ready > a.ready { b } else { a });
-        longest.map_or(Ok(()), Err)
+        waits.reduce(Denied::longer).map_or(Ok(()), Err)
+    }
+
+    /// From when on one of the limits has room for `cost` more; `None` for now.
+    pub(super) fn ready(
+        &self,
+        limit: usize,
+        rule: &Rule,
+        now: &LazyNow<'_>,
+        cost: u32,
+    ) -> Option<Tick> {
+        self.each.get(limit)?.ready(rule, now, cost)
+    }
+
+    /// Charges all limits, whether there is room or not.
+    pub(super) fn charge_anyway(&mut self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) {
+        self.make_place(rules.len());
+        for (state, rule) in self.each.iter_mut().zip(rules) {
+            state.charge(rule, now, cost);
+        }
+    }
+
+    /// Charges what another state of the same key has in use, as if it were all charged just now.
+    pub(super) fn absorb(&mut self, other: &Self, rules: &[Rule], now: &LazyNow<'_>) {
+        self.make_place(rules.len());
+        for ((state, other), rule) in self.each.iter_mut().zip(&*other.each).zip(rules) {
+            let used = other.used(rule, now);
+            if used > 0 {
+                state.charge(rule, now, used);
+            }
+        }
+    }
+
+    pub(super) fn adapt(&mut self, old: &[Rule], new: &[Rule], now: &LazyNow<'_>) {
+        for ((state, old), new) in self.each.iter_mut().zip(old).zip(new) {
+            state.adapt(old, new, now);
+        }
     }
 
     pub(super) fn refund(&mut self, charges: &[Charge], now: &LazyNow<'_>) {
@@ -121,5 +191,25 @@ impl<A: Algorithm> KeyState<A> {
             let old = self.each.iter().cloned();
             self.each = old.chain((0..missing).map(|_| A::default())).collect();
         }
+    }
+}
+
+impl Denied {
+    /// Of two, the one that it takes longer to wait for; the first where they take equally long.
+    pub(super) fn longer(self, other: Self) -> Self {
+        let (longer, shorter) =
+            if other.ready > self.ready { (other, self) } else { (self, other) };
+        Self { limits: longer.limits.and(shorter.limits), ..longer }
+    }
+}
+
+/// The deadline after a charge, which moves when all is idle.
+#[inline(always)]
+pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, rules: &[Rule]) {
+    if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
+        && idle.is_later_than(entry.deadline)
+    {
+        // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
+        entry.deadline = idle;
     }
 }

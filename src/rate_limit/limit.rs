@@ -31,7 +31,7 @@ pub struct Limit {
 /// | --- | --- | --- | --- |
 /// | `Log` | the quota, exactly | after `per`, exactly | 12 bytes for each time at which calls passed |
 /// | `Buckets(n)` | the quota | after `per`, up to `per / n` late | 4 bytes for each of `n + 1` buckets |
-/// | `Gcra` | twice the quota, less one | evenly, a unit each `per / quota` | 8 bytes |
+/// | `Gcra` | twice the quota, less one | evenly, a unit each `per / quota` | 16 bytes |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Window {
@@ -51,8 +51,8 @@ pub enum Window {
     /// up to whole nanoseconds. Smooth, and the least memory; but a burst of the whole quota may come just
     /// before `per` in which the same leaks again.
     ///
-    /// It knows a sum, and no single calls: where several permits of a key are refunded, one may take back
-    /// what had leaked meanwhile.
+    /// It knows a sum, and no single calls: where several permits of a key are refunded, those that were given
+    /// before the last refund may get back less than they had left, and never more.
     Gcra,
 }
 

@@ -14,12 +14,36 @@ use crate::engine::clock::LazyInstant;
 #[derive(Clone, Debug)]
 pub struct Limited {
     /// Which had no room.
-    pub(crate) limit: Limit,
-    pub(crate) cost: u32,
-    pub(crate) ready: Option<LazyInstant>,
+    limit: Limit,
+    cost: u32,
+    ready: Option<LazyInstant>,
+    /// All that had none, where they are several: most denials take no memory for it.
+    several: Option<Box<Several>>,
+}
+
+/// Behind one word, as denials are moved about.
+#[derive(Clone, Debug)]
+pub(crate) struct Several(Box<[Limit]>);
+
+impl Several {
+    /// `None` for one alone.
+    pub(crate) fn of<'a>(limits: impl Iterator<Item = &'a Limit>) -> Option<Box<Self>> {
+        let limits: Box<[Limit]> = limits.cloned().collect();
+        (limits.len() > 1).then(|| Box::new(Self(limits)))
+    }
 }
 
 impl Limited {
+    #[inline]
+    pub(crate) fn new(
+        limit: Limit,
+        cost: u32,
+        ready: Option<LazyInstant>,
+        several: Option<Box<Several>>,
+    ) -> Self {
+        Self { limit, cost, ready, several }
+    }
+
     /// How long from now until the call would pass, unless others are charged until then.
     /// [`Duration::MAX`] where it costs more than the quota and never will.
     pub fn retry_after(&self) -> Duration {
@@ -38,6 +62,11 @@ impl Limited {
     /// The limit that had no room for the call; of several, the one that it takes longest to wait for.
     pub fn limit(&self) -> &Limit {
         &self.limit
+    }
+
+    /// All limits that had no room for the call, in the order in which they were given.
+    pub fn exceeded(&self) -> &[Limit] {
+        self.several.as_ref().map_or(std::slice::from_ref(&self.limit), |several| &several.0)
     }
 
     /// How many units the call would have cost.

@@ -17,15 +17,18 @@ use super::{
     algorithm::{Algorithm, Rule},
     check::Check,
     denial_log::DenialLog,
-    key_state::{Admitted, Denied, KeyState},
-    overflow::{Overflow, make_room},
+    key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
+    limited::Several,
     per_limit::PerLimit,
-    refund::{Refund, Registration},
+    plan::{OwnPlan, Plan, least_quota, rules_of},
+    room::Room,
+    settle::Registration,
     stats::{CheckCounts, LimiterStats},
+    strangers::Strangers,
     waiting::Waiting,
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::Now,
     coop,
     state::SharedState,
     store::{Cause, Entry, Location, Vacant},
@@ -34,17 +37,16 @@ use crate::engine::{
 
 pub(crate) struct Limiter<K, A, S> {
     pub(super) shared: Arc<SharedState<K, KeyState<A>, S>>,
-    window: Window,
-    pub(super) limits: Box<[Limit]>,
-    /// The limits as the window counts them.
-    pub(super) rules: Box<[Rule]>,
-    /// What costs more never passes. 0 where there are no limits.
-    least_quota: u32,
-    pub(super) overflow: Overflow<A>,
+    pub(super) window: Window,
+    pub(super) plan: OwnPlan,
+    pub(super) strangers: Strangers<A>,
+    room: Room,
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
     counts: Box<[CheckCounts]>,
-    refunds: AtomicU64,
+    pub(super) refunds: AtomicU64,
+    /// Who waited and did not pass, by no check.
+    pub(super) turned_away: AtomicU64,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
@@ -61,19 +63,20 @@ where
         shared: Arc<SharedState<K, KeyState<A>, S>>,
         window: Window,
         limits: Vec<Limit>,
+        max_keys: usize,
         hasher: S,
     ) -> Arc<Self> {
         // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
-            rules: limits.iter().map(|limit| Rule::new(limit, window)).collect(),
-            least_quota: least_quota(&limits),
-            overflow: Overflow::new(limits.len()),
-            limits: limits.into(),
+            strangers: Strangers::new(limits.len(), max_keys),
+            room: Room::default(),
+            plan: OwnPlan::new(Plan::new(limits.into(), window)),
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
             refunds: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
             registration: Registration::new(limiter.clone()),
@@ -93,13 +96,16 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
+        let Some(plan) = self.plan.unchanged() else {
+            return Poll::Ready(self.decide(key, None, cost));
+        };
         // Hashed once: the place also says whose counts these are.
         let place = self.shared.store.place(key);
-        if cost == 0 || cost > self.least_quota {
-            return Poll::Ready(self.decide_by_cost(place, &self.limits, cost));
+        if cost == 0 || cost > plan.least_quota {
+            return Poll::Ready(self.decide_by_cost(place, &plan.limits, cost));
         }
-        let check = Check { place, rules: &self.rules, cost, now: self.shared.clock.lazy_now() };
-        Poll::Ready(self.check_by(check, key, &self.limits, &mut |_, _| {}))
+        let check = Check { place, rules: &plan.rules, cost, now: self.shared.clock.lazy_now() };
+        Poll::Ready(self.check_by(check, key, &plan.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
@@ -122,18 +128,21 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let (store, clock) = (&self.shared.store, &self.shared.clock);
         // Permits of the state go with it: one that is refunded later finds another id.
-        self.shared.store.remove(key, &self.shared.clock, Cause::Removed).is_some()
+        let forgot = store.remove(key, clock, Cause::Removed).is_some();
+        self.strangers.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
     }
 
     pub(super) fn stats(&self) -> LimiterStats {
         let mut stats = LimiterStats {
             keys: self.shared.store.len(),
-            overflowed: self.overflow.counts.checks(),
+            overflowed: self.strangers.counts.checks(),
             refunded: self.refunds.load(Relaxed),
+            denied: self.turned_away.load(Relaxed),
             ..LimiterStats::default()
         };
-        for counts in self.counts.iter().chain([&self.overflow.counts]) {
+        for counts in self.counts.iter().chain([&self.strangers.counts]) {
             stats.add(counts);
         }
         stats
@@ -152,14 +161,35 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let place = self.shared.store.place(key);
-        let plan = limits.map(|limits| self.rules_of(limits));
-        let rules = plan.as_deref().unwrap_or(&self.rules);
-        let limits = limits.unwrap_or(&self.limits);
-        if cost == 0 || cost > least_quota(limits) {
-            return self.decide_by_cost(place, limits, cost);
+        let decided = self.with_plan(limits, |limits, rules| {
+            if cost == 0 || cost > least_quota(limits) {
+                return self.decide_by_cost(place, limits, cost);
+            }
+            let check = Check { place, rules, cost, now: self.shared.clock.lazy_now() };
+            self.check_by(check, key, limits, inspect)
+        });
+        decided.map(|permit| Permit {
+            plan: limits.map(|limits| Box::new(rules_of(limits, self.window))),
+            ..permit
+        })
+    }
+
+    /// With these limits or, where there are none, with the limiter's own.
+    pub(super) fn with_plan<R>(
+        &self,
+        limits: Option<&[Limit]>,
+        what: impl FnOnce(&[Limit], &[Rule]) -> R,
+    ) -> R {
+        if let Some(limits) = limits {
+            return what(limits, &rules_of(limits, self.window));
         }
-        let check = Check { place, rules, cost, now: self.shared.clock.lazy_now() };
-        self.check_by(check, key, limits, inspect)
+        match self.plan.unchanged() {
+            Some(plan) => what(&plan.limits, &plan.rules),
+            None => {
+                let plan = self.plan.changed().expect("it is the first one, or has changed");
+                what(&plan.limits, &plan.rules)
+            }
+        }
     }
 
     /// For a cost that is not 0, and above no quota. Calls `inspect` with what the key has in use then, under
@@ -188,12 +218,14 @@ where
                 // None for 0, which is what keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
+                plan: None,
                 remaining: admitted.remaining as u32,
+                cost: check.cost,
             }),
             Err(denied) => {
                 // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
-                    let limit = &limits[denied.limit];
+                    let limit = &limits[denied.limits.longest()];
                     self.denial_log.write(self.shared.name(), self.stats().denied, limit);
                 }
                 Err(self.limited_from(denied, limits, check.cost))
@@ -209,14 +241,8 @@ where
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
-        // The deadline after the charge, which moves when all is idle.
         let charged = entry.value.charge(check.rules, &check.now, check.cost);
-        if let Some(idle) = entry.value.idle_from(check.rules).map(Deadline::from)
-            && idle.is_later_than(entry.deadline)
-        {
-            // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
-            entry.deadline = idle;
-        }
+        move_deadline(entry, check.rules);
         // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
         self.counts[check.place.shard()].count(charged.is_err());
         inspect(&entry.value, check);
@@ -238,33 +264,55 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let store = &self.shared.store;
+        let Check { place, rules, cost, now } = check;
         if store.is_full() {
             // It holds the shard's lock, and to make room takes several, one after the other.
             drop(vacant);
-            if !make_room(&self.shared, check.place) {
-                return self.overflow.charge(check, inspect);
+            if !self.room.make(&self.shared, *place, now) {
+                return self.strangers.charge(check, inspect);
             }
             // Unlocked meanwhile: another call may have put the key.
             let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
-            vacant = match store.change_any(check.place, key, charge) {
+            vacant = match store.change_any(*place, key, charge) {
                 Ok(charged) => return charged,
                 Err(vacant) => vacant,
             };
         }
+        if self.strangers.are_crowded(now) {
+            drop(vacant);
+            return self.strangers.charge(check, inspect);
+        }
+        let counts = &self.counts[place.shard()];
+        let known = self.strangers.get(place.hash(), now);
+        let mut state = known.unwrap_or_else(|| KeyState::new(0, rules.len()));
         // Charged before it is put: no other call finds an entry of which nothing is in use, and no sweep takes it.
+        let admitted = match state.charge(rules, now, *cost) {
+            Ok(admitted) => admitted,
+            Err(denied) => {
+                counts.count(true);
+                inspect(&state, check);
+                // Who is denied needs no entry: it is known as well as before.
+                drop(vacant);
+                return Err(denied);
+            }
+        };
         let fresh = || {
-            let mut state = self.overflow.first_state(check);
+            // Under the shard's lock, as for who asks about the key it is either in here or there.
+            self.strangers.take(place.hash(), now);
             // Atomic, as other shards make states at the same time.
             state.id = self.next_state.fetch_add(1, Relaxed);
-            let mut entry = Entry::new(state, check.now.at_least().into());
-            let charged = self.charge(&mut entry, check, inspect);
-            (entry, charged)
+            counts.count(false);
+            inspect(&state, check);
+            let id = state.id;
+            let mut entry = Entry::new(state, now.at_least().into());
+            move_deadline(&mut entry, rules);
+            (entry, (id, admitted))
         };
-        // Full again, where others were faster.
         let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
         // Its sweeper may rest.
         self.shared.publisher.flush();
-        charged.unwrap_or_else(|| self.overflow.charge(check, inspect))
+        // Full again, where others were faster.
+        charged.map_or_else(|| self.strangers.charge(check, inspect), Ok)
     }
 
     /// What costs nothing, or more than a quota.
@@ -276,13 +324,18 @@ where
         cost: u32,
     ) -> Result<Permit, Limited> {
         match limits.iter().find(|limit| limit.quota() < cost) {
-            Some(limit) => Err(Limited { limit: limit.clone(), cost, ready: None }),
+            Some(limit) => {
+                let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
+                Err(Limited::new(limit.clone(), cost, None, Several::of(exceeded)))
+            }
             None => Ok(Permit {
                 limiter: self.registration.id(),
                 hash: place.hash(),
                 state: None,
                 charges: PerLimit::Many([].into()),
+                plan: None,
                 remaining: u32::MAX,
+                cost,
             }),
         }
     }
@@ -290,41 +343,15 @@ where
     #[inline]
     pub(super) fn limited_from(&self, denied: Denied, limits: &[Limit], cost: u32) -> Limited {
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
-        Limited { limit: limits[denied.limit].clone(), cost, ready }
-    }
-
-    pub(super) fn rules_of(&self, limits: &[Limit]) -> PerLimit<Rule> {
-        limits.iter().map(|limit| Rule::new(limit, self.window)).collect()
+        // Mostly it is one alone. Found before the denial is made, which else would be made in memory, and copied.
+        let several = if denied.limits.are_several() { named(denied.limits, limits) } else { None };
+        Limited::new(limits[denied.limits.longest()].clone(), cost, ready, several)
     }
 }
 
 impl<K, A, S> Limiter<K, A, S> {
-    pub(super) fn limits(&self) -> &[Limit] {
-        &self.limits
-    }
-}
-
-impl<K, A, S> Refund for Limiter<K, A, S>
-where
-    K: Hash + Eq + Send + Sync,
-    A: Algorithm,
-    S: BuildHasher + Clone + Send + Sync,
-{
-    fn refund(&self, permit: &Permit) {
-        let now = self.shared.clock.lazy_now();
-        let refund = |state: &mut KeyState<A>| {
-            state.refund(&permit.charges, &now);
-            self.refunds.fetch_add(1, Relaxed);
-        };
-        match permit.state {
-            None => refund(&mut self.overflow.lock()),
-            // By hash and id: another key of the same hash has another id, as has the key after a reset.
-            Some(id) => {
-                let is_it = |state: &KeyState<A>| state.id == id.get();
-                let place = self.shared.store.place_of(permit.hash);
-                self.shared.store.change_where(place, is_it, refund);
-            }
-        }
+    pub(super) fn limits(&self) -> Arc<[Limit]> {
+        self.plan.limits()
     }
 }
 
@@ -333,12 +360,13 @@ impl<K, A, S> fmt::Debug for Limiter<K, A, S> {
         f.debug_struct("RateLimiter")
             .field("name", &self.shared.name())
             .field("window", &self.window)
-            .field("limits", &self.limits)
+            .field("limits", &self.limits())
             .finish_non_exhaustive()
     }
 }
 
-/// 0 where there are no limits: then nothing is counted.
-fn least_quota(limits: &[Limit]) -> u32 {
-    limits.iter().map(Limit::quota).min().unwrap_or(0)
+#[cold]
+fn named(exceeded: Exceeded, limits: &[Limit]) -> Option<Box<Several>> {
+    let exceeded = limits.iter().enumerate().filter(|(limit, _)| exceeded.contains(*limit));
+    Several::of(exceeded.map(|(_, limit)| limit))
 }

@@ -16,9 +16,12 @@ pub(crate) struct Log {
     calls: SmallVec<[Calls; 2]>,
     /// One more than have left at the front: never zero, which saves a word.
     start: NonZeroU32,
-    /// The sum of the costs of the others.
+    /// The sum of the costs of the others, as far as it goes: a debt may be above every quota.
     used: u32,
 }
+
+/// So much memory is not worth giving back.
+const SMALL: usize = 32;
 
 /// Packed, as a quarter would be padding.
 #[derive(Clone, Copy, Debug)]
@@ -55,22 +58,58 @@ impl Log {
 
     #[inline]
     fn forget(&mut self, rule: &Rule, now: &impl Now) {
+        let is_sum = self.used < u32::MAX;
         while let Some(first) = self.present().first()
             && now.has_reached(first.at().later(rule.per))
         {
-            self.used -= first.cost;
+            self.used = self.used.wrapping_sub(first.cost);
             self.start = self.start.saturating_add(1);
+        }
+        if !is_sum {
+            self.recount();
         }
     }
 
     #[inline]
     fn push(&mut self, calls: Calls) {
-        // As many leave at once as stay, so that each is moved once at most, as the memory grows.
-        if self.calls.len() == self.calls.capacity() && 2 * self.gone() >= self.calls.len() {
-            self.calls.drain(..self.gone());
-            self.start = NonZeroU32::MIN;
+        let (gone, len) = (self.gone(), self.calls.len());
+        // As many leave at once as stay, so that each is moved once at most, as the memory grows. Where next to nothing
+        // stays, at once: a burst must not take its memory for ever.
+        let has_no_room = len == self.calls.capacity() && 2 * gone >= len;
+        if has_no_room || gone > SMALL && gone / 4 > len - gone {
+            self.let_go();
         }
         self.calls.push(calls);
+    }
+
+    #[cold]
+    fn let_go(&mut self) {
+        let stay = self.present().len();
+        let enough = SMALL.max(2 * stay);
+        if self.calls.capacity() / 4 > enough {
+            let mut calls = SmallVec::with_capacity(enough);
+            calls.extend_from_slice(self.present());
+            self.calls = calls;
+        } else {
+            self.calls.drain(..self.gone());
+        }
+        self.start = NonZeroU32::MIN;
+    }
+
+    /// The sum of the costs, also where `used` can't tell.
+    #[inline]
+    fn total(&self) -> u64 {
+        if self.used < u32::MAX { self.used.into() } else { self.sum() }
+    }
+
+    #[cold]
+    fn sum(&self) -> u64 {
+        self.present().iter().map(|calls| u64::from(calls.cost)).sum()
+    }
+
+    #[cold]
+    fn recount(&mut self) {
+        self.used = u32::try_from(self.sum()).unwrap_or(u32::MAX);
     }
 
     #[inline]
@@ -82,24 +121,25 @@ impl Log {
 impl Algorithm for Log {
     #[inline]
     fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.releases(rule).ready(self.used, rule, now, cost)
+        self.releases(rule).ready(self.total(), rule, now, cost)
     }
 
     #[inline]
     fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
         let mut at = now.tick();
         self.forget(rule, now);
-        self.used += cost;
+        self.used = self.used.saturating_add(cost);
         let gone = self.gone();
         match self.calls[gone..].last_mut() {
             // Not after it: times stay in order also where a clock would go back.
             Some(last) if last.at() >= at => {
-                last.cost += cost;
+                // What is above every quota leaves as a whole, so how far it is above makes no difference.
+                last.cost = last.cost.saturating_add(cost);
                 at = last.at();
             }
             _ => self.push(Calls { at, cost }),
         }
-        (Charge { mark: at, amount: u64::from(cost) }, rule.quota - self.used)
+        (Charge { mark: at, amount: u64::from(cost) }, rule.quota.saturating_sub(self.used))
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
@@ -110,14 +150,18 @@ impl Algorithm for Log {
         };
         let back = present[index].cost.min(charge.amount as u32);
         present[index].cost -= back;
-        self.used -= back;
-        if present[index].cost == 0 {
+        let is_left = present[index].cost > 0;
+        if !is_left {
             self.calls.remove(gone + index);
+        }
+        match self.used {
+            u32::MAX => self.recount(),
+            _ => self.used -= back,
         }
     }
 
     fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.releases(rule).used(self.used, now)
+        self.releases(rule).used(self.total(), now)
     }
 
     #[inline]

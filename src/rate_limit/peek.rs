@@ -7,11 +7,11 @@ use std::{
 
 use super::{
     Limit, Limited, Standing, State,
-    algorithm::{Algorithm, Remaining},
-    key_state::{Denied, KeyState},
+    algorithm::{Algorithm, Remaining, Rule},
+    key_state::{Denied, Exceeded, KeyState},
     limiter::Limiter,
 };
-use crate::engine::clock::Now;
+use crate::engine::clock::{LazyNow, Now};
 
 impl<K, A, S> Limiter<K, A, S>
 where
@@ -24,46 +24,72 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let limits = limits.unwrap_or(&self.limits);
-        let rules = self.rules_of(limits);
-        let now = self.shared.clock.lazy_now();
-        let (denied, remaining) = self.inspect(key, |state| {
-            (state.room(&rules, &now, 1).err(), state.remaining(&rules, &now))
-        });
-        let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
-            limit: limit.clone(),
-            remaining: remaining.units,
-            more_at: remaining.more_at.map(|at| self.shared.clock.instant(at)),
-        };
-        State {
-            standings: remaining.iter().zip(limits).map(standing).collect(),
-            ready: denied.map(|denied| self.shared.clock.instant(denied.ready)),
-        }
+        self.with_plan(limits, |limits, rules| {
+            let now = self.shared.clock.lazy_now();
+            let (denied, remaining) = self.inspect(key, rules, &now, |state| {
+                (state.room(rules, &now, 1).err(), state.remaining(rules, &now))
+            });
+            let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
+                limit: limit.clone(),
+                remaining: remaining.units,
+                more_at: remaining.more_at.map(|at| self.shared.clock.instant(at)),
+            };
+            State {
+                standings: remaining.iter().zip(limits).map(standing).collect(),
+                ready: denied.map(|denied| self.shared.clock.instant(denied.ready)),
+            }
+        })
     }
 
-    /// What a check of one unit would be told now, if it were told to wait.
-    pub(super) fn limited<Q>(&self, key: &Q) -> Limited
+    /// When a call of `cost` passes at the soonest, behind those that wait for `ahead` units, as a denial.
+    ///
+    /// What is in use decides of the first units, up to the quota; each quota more takes `per` more, by any window.
+    pub(super) fn soonest<Q>(
+        &self,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        cost: u32,
+        ahead: impl FnOnce() -> u64,
+    ) -> Limited
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let now = self.shared.clock.lazy_now();
-        let denied = self.inspect(key, |state| state.room(&self.rules, &now, 1).err());
-        let denied = denied.unwrap_or_else(|| Denied { limit: 0, ready: now.tick() });
-        self.limited_from(denied, &self.limits, 1)
+        self.with_plan(limits, |limits, rules| {
+            let now = self.shared.clock.lazy_now();
+            let soonest = self.inspect(key, rules, &now, |state| {
+                let last = ahead().saturating_add(cost.into()).saturating_sub(1);
+                let each = rules.iter().enumerate().map(|(limit, rule)| {
+                    let quota = u64::from(rule.quota);
+                    let first = (last % quota) as u32 + 1;
+                    let ready = state.ready(limit, rule, &now, first).unwrap_or_else(|| now.tick());
+                    let ready = ready.later((last / quota).saturating_mul(rule.per));
+                    Denied { limits: Exceeded::one(limit), ready }
+                });
+                each.reduce(Denied::longer)
+            });
+            let denied = soonest.unwrap_or(Denied { limits: Exceeded::one(0), ready: now.tick() });
+            self.limited_from(denied, limits, cost)
+        })
     }
 
     /// Calls `inspect` with what `key` has in use, under its shard's lock.
-    pub(super) fn inspect<Q, R>(&self, key: &Q, inspect: impl FnOnce(&KeyState<A>) -> R) -> R
+    pub(super) fn inspect<Q, R>(
+        &self,
+        key: &Q,
+        rules: &[Rule],
+        now: &LazyNow<'_>,
+        inspect: impl FnOnce(&KeyState<A>) -> R,
+    ) -> R
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let store = &self.shared.store;
-        store.inspect(store.place(key), key, |entry| match entry {
+        let place = store.place(key);
+        store.inspect(place, key, |entry| match entry {
             Some(entry) => inspect(&entry.value),
-            // As a check would begin: with what keys beyond the bound have in use.
-            None => inspect(&self.overflow.lock()),
+            None => self.strangers.inspect(place.hash(), store.is_full(), (rules, now), inspect),
         })
     }
 }

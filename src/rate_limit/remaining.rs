@@ -1,16 +1,74 @@
 //! What a layer tells clients of: a decision together with what it left of each limit.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::{
-    Limit, Limited, Permit,
+    ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
     check::Check,
+    dispatch,
     key_state::KeyState,
     limiter::Limiter,
     per_limit::PerLimit,
 };
-use crate::engine::clock::LazyNow;
+use crate::engine::clock::{LazyNow, Tick};
+
+impl<K, S> RateLimiter<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// [`check_n_with`](RateLimiter::check_n_with) at once, without a part in the cooperative budget; and what
+    /// it left of each limit.
+    pub(crate) fn decide(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+        dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
+    }
+
+    /// As [`until_ready_within`](RateLimiter::until_ready_within), and what it left of each limit.
+    pub(crate) async fn wait(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Duration,
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+        dispatch!(&self.0, limiter => {
+            limiter.wait_with_remaining(key, cost, limits, max_wait).await
+        })
+    }
+
+    /// What is left of each limit.
+    pub(crate) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
+        dispatch!(&self.0, limiter => limiter.remaining(key, limits))
+    }
+}
+
+impl<K, S> RateLimiter<K, S> {
+    /// The limits that were set in place of the first ones.
+    pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
+        dispatch!(&self.0, limiter => limiter.changed_limits())
+    }
+
+    /// The present, as the limiter sees it.
+    pub(crate) fn lazy_now(&self) -> LazyNow<'_> {
+        dispatch!(&self.0, limiter => limiter.lazy_now())
+    }
+
+    pub(crate) fn instant(&self, at: Tick) -> Instant {
+        dispatch!(&self.0, limiter => limiter.instant(at))
+    }
+}
 
 impl<K, A, S> Limiter<K, A, S>
 where
@@ -37,14 +95,40 @@ where
 
     /// What is left of each limit.
     pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        let rules = self.rules_of(limits.unwrap_or(&self.limits));
-        let now = self.shared.clock.lazy_now();
-        self.inspect(key, |state| state.remaining(&rules, &now))
+        self.with_plan(limits, |_, rules| {
+            let now = self.shared.clock.lazy_now();
+            self.inspect(key, rules, &now, |state| state.remaining(rules, &now))
+        })
+    }
+
+    /// As [`until_ready`](Limiter::until_ready), and tells what it left of each limit.
+    pub(super) async fn wait_with_remaining(
+        &self,
+        key: &K,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Duration,
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+        let mut remaining = None;
+        let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
+            remaining = Some(state.remaining(check.rules, &check.now));
+        };
+        let decided = self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
+        // Who was denied for those ahead of it inspected nothing.
+        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
 }
 
 impl<K, A, S> Limiter<K, A, S> {
+    pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
+        self.plan.changed().map(|plan| plan.limits.clone())
+    }
+
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
         self.shared.clock.lazy_now()
+    }
+
+    pub(super) fn instant(&self, at: Tick) -> Instant {
+        self.shared.clock.instant(at)
     }
 }

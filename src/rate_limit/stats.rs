@@ -17,7 +17,7 @@ pub struct LimiterStats {
     pub keys: usize,
     /// Checks that passed, but for those of cost 0.
     pub admitted: u64,
-    /// Checks that did not, but for those that never will.
+    /// Checks that did not, but for those that never will; and waits that ended before it was their turn to check.
     pub denied: u64,
     /// Permits that were given back.
     pub refunded: u64,

@@ -14,8 +14,10 @@ mod check;
 mod deny_cache;
 #[cfg(feature = "axum")]
 mod layer;
+mod limits;
 mod on_error;
 mod permit;
+mod plan;
 mod protocol;
 mod state;
 mod stats;
@@ -58,7 +60,7 @@ use crate::rate_limit::{Limit, State};
 /// | --- | --- | --- |
 /// | `Log` | 44, 28 for each limit, 12 for each call in the longest window; as many again before they are cut off | O(1), amortised |
 /// | `Buckets(n)` | 26, and for each limit 6 and 12 for each bucket with calls, of at most `n + 1` | O(n) bytes copied |
-/// | `Gcra` | 26, 8 for each limit | O(1) |
+/// | `Gcra` | 26, 16 for each limit | O(1) |
 ///
 /// A `Log` keeps each call once, whatever the number of limits. A key of more than 256 bytes is named by its
 /// first 256 and a hash.
@@ -239,14 +241,35 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
-    /// charged.
+    /// charged. But one that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
+    /// later) keeps its place, and all behind it wait for it: poll it on, or drop it.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        self.state.until_ready(subject, None).await
+        Ok(self.state.until_ready(subject, 1, None, None).await?.outcome?)
+    }
+
+    /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
+    /// is not overtaken by those behind it in this process that wait for few.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`check`](RateLimiter::check); [`Error::Limited`] only where the cost is above a quota, so that it
+    /// can never pass.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`until_ready`](RateLimiter::until_ready).
+    pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Error>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let subject = self.state.subject(key)?;
+        Ok(self.state.until_ready(subject, cost, None, None).await?.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
@@ -261,12 +284,32 @@ impl<K> RateLimiter<K> {
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        self.state.until_ready(subject, Some(max_wait)).await
+        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.outcome?)
+    }
+
+    /// Changes the limits of this name, for all processes and from now on: this one has them at once, the others
+    /// within a second, and those that start later. What was charged stays charged, as far as the limits before kept
+    /// it: what has left a shorter window is not known to a longer one, and what is in use by
+    /// [`Window::Gcra`](crate::Window::Gcra) is a time. Who waits in this process waits by the new limits. One round
+    /// trip.
+    ///
+    /// # Panics
+    ///
+    /// Without a limit.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server; then nothing has changed, or it is seen in a moment.
+    #[doc(alias = "SET")]
+    pub async fn set_limits(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), Error> {
+        let limits: Vec<Limit> = limits.into_iter().collect();
+        assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
+        self.state.set_limits(limits).await
     }
 
     /// The limits that hold where no others are given.
-    pub fn limits(&self) -> &[Limit] {
-        &self.state.limits
+    pub fn limits(&self) -> Arc<[Limit]> {
+        self.state.plan.present().limits.clone()
     }
 
     /// What this process has decided; the server is not asked.

@@ -8,11 +8,14 @@ use std::{
 use axum::{
     Extension,
     extract::{ConnectInfo, FromRequestParts},
-    http::{HeaderMap, HeaderValue, Request, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode},
     response::IntoResponse,
 };
 use fleeting::{ClientIp, TrustedProxies};
 use proptest::prelude::*;
+use tracing::Level;
+
+use crate::log::Log;
 
 /// Ours are 10.0.0.0/8 and fd00::/8, and the peer is one of them.
 const PEER: &str = "10.0.0.1";
@@ -60,13 +63,17 @@ fn x_forwarded_for_is_read_from_the_right() {
         (&[b"::ffff:192.0.2.1"], "192.0.2.1"),
         (&[b"192.0.2.1, ::ffff:10.9.9.9"], "192.0.2.1"),
         (&[b"192.0.2.1, [::ffff:10.9.9.9]:80"], "192.0.2.1"),
+        // Empty elements are none (RFC 9110, 5.6.1.2).
+        (&[b"192.0.2.1, , 10.9.9.9"], "192.0.2.1"),
+        (&[b"192.0.2.1,"], "192.0.2.1"),
+        (&[b"192.0.2.1 ,\t, ,"], "192.0.2.1"),
+        (&[b"192.0.2.1", b""], "192.0.2.1"),
+        (&[b"192.0.2.1, unknown, ,"], PEER),
+        (&[b"", b" , "], PEER),
         // Where it can't be read it ends.
         (&[b"unknown"], PEER),
         (&[b"192.0.2.1, unknown"], PEER),
         (&[b"192.0.2.1, unknown, 10.9.9.9"], "10.9.9.9"),
-        (&[b"192.0.2.1, , 10.9.9.9"], "10.9.9.9"),
-        (&[b"192.0.2.1,"], PEER),
-        (&[b"192.0.2.1", b""], PEER),
         (&[b"192.0.2.1, 10.9.9"], PEER),
         (&[b"192.0.2.1, 10.9.9.256"], PEER),
         (&[b"192.0.2.1, 010.9.9.9"], PEER),
@@ -111,6 +118,12 @@ fn forwarded_is_read_from_the_right() {
         (&[b"host=\"a;for=203.0.113.1;\";for=192.0.2.1"], "192.0.2.1"),
         (&[b"for=192.0.2.1;host=\"a\\\", for=203.0.113.1, \\\"\""], "192.0.2.1"),
         (&[b"for=192.0.2.1;host=\"a\\\\\", for=10.9.9.9"], "192.0.2.1"),
+        (&[b"for=192.0.2.1,"], "192.0.2.1"),
+        (&[b"for=192.0.2.1, , for=10.9.9.9", b""], "192.0.2.1"),
+        // What is escaped in quotes stands for itself (RFC 9110, 5.6.4).
+        (&[b"for=\"192.0.2\\.1\""], "192.0.2.1"),
+        (&[b"for=\"\\[2001:db8::1\\]:\\8\\0\""], "2001:db8::1"),
+        (&[b"for=192.0.2.1, for=\"10.9.9.9\\\\\""], PEER),
         // Where it can't be read it ends.
         (&[b"for=192.0.2.1, for=unknown"], PEER),
         (&[b"for=192.0.2.1, for=_hidden"], PEER),
@@ -122,7 +135,6 @@ fn forwarded_is_read_from_the_right() {
         (&[b"for=192.0.2.1, for=\""], PEER),
         (&[b"for=192.0.2.1, for"], PEER),
         (&[b"for=192.0.2.1, 10.9.9.9"], PEER),
-        (&[b"for=192.0.2.1,"], PEER),
         // A quote that the client opened swallows nothing of what the proxy wrote.
         (&[b"for=\"203.0.113.1, for=192.0.2.1"], "192.0.2.1"),
         (&[b"for=\"203.0.113.1", b"for=192.0.2.1"], "192.0.2.1"),
@@ -251,6 +263,68 @@ async fn as_an_extractor_it_takes_the_peer_and_the_extension() {
     assert!(text.contains("into_make_service_with_connect_info"), "{text}");
     // It is what axum's layer adds.
     let _: Extension<TrustedProxies> = Extension(trusted());
+}
+
+#[test]
+fn a_field_of_the_proxies_own_has_one_address() {
+    let trusted = trusted().header(HeaderName::from_static("cf-connecting-ip"));
+    let table: &[(&[&[u8]], &str)] = &[
+        (&[b"192.0.2.1"], "192.0.2.1"),
+        (&[b" 2001:db8::1 "], "2001:db8::1"),
+        (&[b"10.9.9.9"], "10.9.9.9"),
+        (&[b"203.0.113.1", b"192.0.2.1"], "192.0.2.1"),
+        (&[b"203.0.113.1, 10.9.9.9"], "10.9.9.9"),
+        (&[], PEER),
+        (&[b"unknown"], PEER),
+    ];
+    for (lines, expected) in table {
+        let mut all = headers("cf-connecting-ip", lines);
+        all.extend(headers("x-forwarded-for", &[b"203.0.113.1"]));
+        assert_eq!(client(&trusted, PEER, &all), ip(expected), "{lines:?}");
+        assert_eq!(client(&trusted, "198.51.100.1", &all), ip("198.51.100.1"));
+    }
+}
+
+#[tokio::test]
+async fn on_a_unix_socket_the_proxy_says_who_it_is() {
+    let extract = async |trusted: TrustedProxies, lines: &[&[u8]]| {
+        let mut request = Request::builder().extension(trusted).body(()).unwrap();
+        *request.headers_mut() = headers("x-forwarded-for", lines);
+        let client = ClientIp::from_request_parts(&mut request.into_parts().0, &()).await;
+        client.map(|client| client.addr())
+    };
+    let socket = trusted().unix_socket(true);
+    for (lines, expected) in [
+        (&[b"192.0.2.1" as &[u8]] as &[&[u8]], "192.0.2.1"),
+        (&[b"203.0.113.1, 192.0.2.1, 10.9.9.9"], "192.0.2.1"),
+        (&[b"10.9.9.9"], "10.9.9.9"),
+    ] {
+        assert_eq!(extract(socket.clone(), lines).await, Ok(ip(expected)), "{lines:?}");
+        assert!(extract(trusted(), lines).await.is_err(), "it was not said that it is one");
+    }
+    for lines in [&[] as &[&[u8]], &[b"192.0.2.1, unknown"]] {
+        assert!(extract(socket.clone(), lines).await.is_err(), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_not_trusted_is_told_of_once() {
+    let (log, _guard) = Log::start(Level::WARN);
+    let forwarded = headers("x-forwarded-for", &[b"192.0.2.1"]);
+    let none = TrustedProxies::none();
+    for peer in ["198.51.100.1", "2001:db8::1"] {
+        assert_eq!(client(&none, peer, &forwarded), ip(peer));
+    }
+    assert_eq!(client(&none, "172.16.0.1", &HeaderMap::new()), ip("172.16.0.1"));
+    assert_eq!(client(&trusted(), PEER, &forwarded), ip("192.0.2.1"));
+    let lines = || log.lines("a peer that is not trusted names its clients").len();
+    assert_eq!(lines(), 0, "anybody may write what it likes");
+    for _ in 0..3 {
+        client(&none, "172.16.0.1", &forwarded);
+    }
+    assert_eq!(lines(), 1);
+    client(&none.clone(), "fd00::1", &headers("forwarded", &[b"for=192.0.2.1"]));
+    assert_eq!(lines(), 1, "its clones say it together");
 }
 
 /// Pieces of which clients may make up a field.

@@ -2,9 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use axum::{Router, http::HeaderMap, routing::get};
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, Request, request::Parts},
+    routing::get,
+};
 use fleeting::{Headers, Limit, RateLimitLayer, RateLimiter};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::asking::*;
@@ -48,10 +53,43 @@ async fn the_fields_are_exact() {
     assert_eq!(fifth.headers()["retry-after"], "3599");
     assert_eq!(left(fifth.headers()), [burst([0, 1]), unnamed([0, 3_599])]);
     let problem: Value = serde_json::from_str(&text(fifth).await).unwrap();
-    assert_eq!(problem["violated-policies"], serde_json::json!(["3-per-3600s"]));
+    assert_eq!(problem["violated-policies"], serde_json::json!(["burst", "3-per-3600s"]));
     // Who comes when it says so passes.
     advance(Duration::from_secs(3_599)).await;
     assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
+}
+
+/// Whoever waits for one of them alone is denied by the other.
+#[tokio::test(start_paused = true)]
+async fn a_denial_names_all_limits_that_have_no_room() {
+    let limiter = RateLimiter::<String>::builder()
+        .limit(Limit::per_second(2).named("burst"))
+        .limit(Limit::per_minute(100).named("wide"))
+        .limit(Limit::per_hour(3).named("hourly"))
+        .build();
+    let handler = {
+        let limiter = limiter.clone();
+        async move || limiter.check("all").await.map(|_| "hello")
+    };
+    let cost = |parts: &Parts| parts.uri.query().map_or(1, |query| query.parse().unwrap());
+    let layer = RateLimitLayer::new(limiter.clone(), all).cost(cost);
+    let by_layer = Router::new().route("/", get("hello")).layer(layer);
+    let by_handler = Router::new().route("/", get(handler));
+    limiter.check("all").await.unwrap();
+    advance(Duration::from_secs(1)).await;
+    limiter.check_n("all", 2).await.unwrap();
+    let violated = async |app: &Router, uri: &str| {
+        let denied = ask(app, Request::get(uri).body(Body::empty()).unwrap()).await;
+        assert_eq!(denied.status(), 429);
+        let problem: Value = serde_json::from_str(&text(denied).await).unwrap();
+        problem["violated-policies"].clone()
+    };
+    assert_eq!(violated(&by_layer, "/").await, json!(["burst", "hourly"]));
+    assert_eq!(violated(&by_handler, "/").await, json!(["burst", "hourly"]));
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(violated(&by_layer, "/").await, json!(["hourly"]));
+    assert_eq!(violated(&by_handler, "/").await, json!(["hourly"]));
+    assert_eq!(violated(&by_layer, "/?99").await, json!(["burst", "hourly"]), "they never pass");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,9 +4,13 @@
 mod clock;
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 
 mod asking;
 mod client_ip;
+mod costs;
 mod fields;
 mod quotas;
+mod services;
 mod settings;

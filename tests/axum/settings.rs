@@ -18,7 +18,7 @@ use axum::{
     http::{HeaderMap, Request, Response, StatusCode, request::Parts},
     routing::get,
 };
-use fleeting::{Limit, RateLimitLayer, RateLimiter};
+use fleeting::{ClientIp, Limit, RateLimitBody, RateLimitLayer, RateLimiter, TrustedProxies};
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tokio_test::{assert_pending, task::spawn};
@@ -148,6 +148,52 @@ async fn a_shadow_counts_and_denies_nothing() {
     }
     let stats = limiter.stats();
     assert_eq!((stats.admitted, stats.denied), (2, 3));
+}
+
+/// To try limits out must break nothing, also where not every request has a key.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_lets_pass_what_has_no_key() {
+    let by_token = RateLimitLayer::by::<Token>(
+        RateLimiter::<Token>::builder().limit(Limit::per_hour(1)).build(),
+    );
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+    let by_ip = RateLimitLayer::by_ip(limiter, TrustedProxies::none());
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+    let by_client = RateLimitLayer::by::<ClientIp>(limiter);
+    let route = || Router::new().route("/", get("hello"));
+    for shadow in [
+        route().layer(by_token.shadow()),
+        route().layer(by_ip.shadow()),
+        route().layer(by_client.shadow()),
+    ] {
+        let answer = ask(&shadow, get_with(&[])).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(text(answer).await, "hello");
+    }
+}
+
+/// Health checks come without a token, and without an address where a router is asked in the process.
+#[tokio::test(start_paused = true)]
+async fn what_is_skipped_needs_no_key() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let by_function = RateLimitLayer::new(hourly(1), move |parts| {
+        count.fetch_add(1, Relaxed);
+        all(parts)
+    });
+    let by_token = RateLimitLayer::by::<Token>(
+        RateLimiter::<Token>::builder().limit(Limit::per_hour(1)).build(),
+    );
+    let is_health = |request: &Parts| request.uri.path() == "/health";
+    let route = || Router::new().route("/health", get("well"));
+    for app in [route().layer(by_function.skip(is_health)), route().layer(by_token.skip(is_health))]
+    {
+        for _ in 0..3 {
+            let health = Request::get("/health").body(Body::empty()).unwrap();
+            assert_eq!(ask(&app, health).await.status(), 200);
+        }
+    }
+    assert_eq!(asked.load(Relaxed), 0, "its key was looked for all the same");
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,7 +365,7 @@ async fn any_tower_service_will_do_and_keeps_its_errors() {
     let limiter = hourly(3);
     let mut service = RateLimitLayer::new(limiter.clone(), all).layer(Picky::default());
     let mut call = async |body| service.ready().await?.call(Request::new(body)).await;
-    let body = async |response: Response<Full<Bytes>>| {
+    let body = async |response: Response<RateLimitBody<Full<Bytes>>>| {
         let Ok::<_, Infallible>(body) = response.into_body().collect().await;
         String::from_utf8(body.to_bytes().to_vec()).expect("the body is text")
     };

@@ -48,7 +48,7 @@ impl Drop for Example {
 }
 
 #[tokio::test]
-async fn it_limits_in_all_three_ways() {
+async fn it_limits_in_all_four_ways() {
     let example = Example::start(&["--trust", "127.0.0.1"]);
     let client = Client::new();
     let ask = async |path: &str, client_ip: &str, token: &str| -> Response {
@@ -87,6 +87,12 @@ async fn it_limits_in_all_three_ways() {
         assert_eq!(response.status(), status, "{path} {token}");
         assert!(told(&response).starts_with(policy), "{}", told(&response));
     }
+
+    // By what it turns out to take: 80 tokens of 100, and then more than there are.
+    for status in [200, 200, 429] {
+        assert_eq!(ask("/stories/ada/20", "192.0.2.4", "").await.status(), status);
+    }
+    assert_eq!(ask("/stories/grace/1", "192.0.2.4", "").await.status(), 200);
 
     // As a layer: by address, for all that there is.
     let response = ask("/elsewhere", "192.0.2.3", "").await;

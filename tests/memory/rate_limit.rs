@@ -31,6 +31,8 @@ fn what_stays_in_memory() {
         alone(many_that_are_left_are_not_moved_before_the_peak_has_faded(window));
     }
     alone(those_who_waited_leave_nothing());
+    alone(a_flood_at_the_bound_takes_little_for_each_key());
+    alone(a_log_shrinks_while_its_key_is_in_use());
 }
 
 async fn a_million_keys_take_no_more_than_their_bound(window: Window) {
@@ -172,4 +174,44 @@ async fn those_who_waited_leave_nothing() {
     assert_eq!(limiter.stats().keys, 0);
     let left = grown(empty);
     assert!(left < SLACK, "{left} bytes are left of nobody");
+}
+
+/// New keys, while some that are known leave and what all others share is in use.
+async fn a_flood_at_the_bound_takes_little_for_each_key() {
+    const KEYS: usize = 4_000;
+
+    let limiter: RateLimiter<u32> = RateLimiter::builder()
+        .limit(Limit::new(2_000, 100 * SECOND))
+        .max_keys(KEYS)
+        .shards(4)
+        .build();
+    sleep(SECOND).await;
+    let empty = MEMORY.allocated();
+    for key in 0..150_000 {
+        // Each at a time of its own, as a log keeps it.
+        advance(Duration::from_millis(2)).await;
+        let _ = limiter.check(&key).await;
+        let used = grown(empty);
+        assert!(used < KEYS * 400, "{used} bytes for {KEYS} keys after {key}");
+    }
+    assert!(limiter.stats().overflowed > 0, "there were more than it holds");
+}
+
+/// One burst, and then little for ever.
+async fn a_log_shrinks_while_its_key_is_in_use() {
+    let limiter: RateLimiter<u32> = RateLimiter::builder().limit(Limit::new(20_000, HOUR)).build();
+    sleep(SECOND).await;
+    let empty = MEMORY.allocated();
+    for _ in 0..10_000 {
+        limiter.check(&1).await.expect("there is room");
+        advance(Duration::from_millis(1)).await;
+    }
+    advance(HOUR).await;
+    for _ in 0..60 {
+        limiter.check(&1).await.expect("there is room");
+        advance(SECOND).await;
+    }
+    let used = grown(empty);
+    assert!(used < SLACK, "{used} bytes for 60 calls");
+    assert_eq!(limiter.peek(&1).await.remaining(), 20_000 - 60);
 }

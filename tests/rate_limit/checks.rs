@@ -164,7 +164,7 @@ async fn debug_shows_what_was_set() {
     {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
-    assert_eq!(limiter.limits(), [Limit::per_second(2).named("burst")]);
+    assert_eq!(*limiter.limits(), [Limit::per_second(2).named("burst")]);
     let shown = format!("{:?}", limiter.check("ada").await.unwrap());
     assert!(shown.starts_with("Permit"), "{shown}");
     assert!(format!("{:?}", limiter.peek("ada").await).contains("burst"));

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fleeting::{Limit, LimiterStats, RateLimiter, Standing, Window};
-use tokio::time::{advance, sleep};
+use fleeting::{Limit, LimiterStats, Permit, RateLimiter, Standing, Window};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::time::{Instant, advance, sleep};
 
 use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, limiter_of, take};
 
@@ -176,6 +177,38 @@ async fn a_refund_of_gcra_takes_back_nothing_that_has_leaked() {
     take(&limiter, "ada", 1).await;
     permit.refund().await;
     assert_eq!(full_in().await, Some(10 * SECOND), "nothing was left of it");
+}
+
+/// Those who charge failures only give back most of what they charge, in any order.
+#[tokio::test(start_paused = true)]
+async fn no_order_of_refunds_keeps_more_than_the_window_admits() {
+    for window in WINDOWS {
+        let most = if window == Window::Gcra { 2 * 10 - 1 } else { 10 };
+        for seed in 0..200 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let limiter = limiter_of(window, Limit::new(10, 10 * SECOND));
+            let mut kept: Vec<(Instant, Permit)> = Vec::new();
+            for _ in 0..200 {
+                match random.random_range(0..100) {
+                    0..55 => {
+                        let permit = limiter.check("ada").await;
+                        kept.extend(permit.map(|permit| (Instant::now(), permit)));
+                    }
+                    55..85 if !kept.is_empty() => {
+                        let any = random.random_range(0..kept.len());
+                        let which = if random.random() { any } else { 0 };
+                        kept.remove(which).1.refund().await;
+                    }
+                    _ => advance(random.random_range(1..10) * 100 * MILLISECOND).await,
+                }
+            }
+            for (index, (start, _)) in kept.iter().enumerate() {
+                let in_window = |(at, _): &&(Instant, Permit)| *at - *start < 10 * SECOND;
+                let count = kept[index..].iter().take_while(in_window).count();
+                assert!(count <= most, "{count} in 10 s by {window:?}, seed {seed}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

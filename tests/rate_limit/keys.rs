@@ -135,6 +135,60 @@ async fn a_key_beyond_the_bound_stays_limited_when_there_is_room() {
     }
 }
 
+/// What others did beyond the bound is not charged to a client that comes when there is room again.
+#[tokio::test(start_paused = true)]
+async fn a_flood_beyond_the_bound_keeps_no_new_key_out_once_there_is_room() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> =
+            RateLimiter::builder().window(window).limit(Limit::per_minute(3)).max_keys(10).build();
+        for key in 0..10 {
+            limiter.check_n(&key, 3).await.unwrap();
+        }
+        advance(55 * SECOND).await;
+        for key in 1_000..2_000 {
+            let _ = limiter.check(&key).await;
+        }
+        // The first ten are idle by then, and leave.
+        sleep(13 * SECOND).await;
+        for key in 2_000..2_005 {
+            assert_eq!(limiter.check_n(&key, 3).await.map(drop).ok(), Some(()), "{window:?}");
+        }
+        let stats = limiter.stats();
+        assert!(limiter.check_n(&1_000, 3).await.is_err(), "it had a part of what was shared");
+        assert_eq!(limiter.stats().keys, stats.keys, "who is denied needs no place: {window:?}");
+    }
+}
+
+/// Beyond the bound so many are known by name; of more, new keys share until those are idle, and nobody gets off.
+#[tokio::test(start_paused = true)]
+async fn more_beyond_the_bound_than_are_known_share_on_when_there_is_room() {
+    for window in WINDOWS {
+        let limiter: RateLimiter<u32> = RateLimiter::builder()
+            .window(window)
+            .limit(Limit::per_minute(4_000))
+            .max_keys(10)
+            .build();
+        for key in 0..10 {
+            limiter.check_n(&key, 4_000).await.unwrap();
+        }
+        advance(50 * SECOND).await;
+        for key in 1_000..4_000 {
+            assert_eq!(limiter.check(&key).await.unwrap().remaining(), 4_999 - key, "{window:?}");
+        }
+        // The first ten are idle by then, and have left.
+        sleep(17 * SECOND).await;
+        assert_eq!(limiter.stats().keys, 0, "{window:?}");
+        let left = limiter.peek(&9_000).await.remaining();
+        let leaked = if window == Window::Gcra { 17 * 4_000 / 60 + 1 } else { 0 };
+        assert!(left <= 1_000 + leaked, "{left} by {window:?}");
+        assert!(limiter.check_n(&9_000, 3_000).await.is_err(), "{window:?}");
+        assert!(limiter.check_n(&3_999, 3_000).await.is_err(), "{window:?}");
+        sleep(60 * SECOND).await;
+        assert!(limiter.check_n(&9_000, 4_000).await.is_ok(), "{window:?}");
+        assert_eq!(limiter.stats().keys, 1, "it has a window of its own again");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn idle_keys_leave_by_themselves() {
     for window in WINDOWS {

@@ -8,11 +8,13 @@ mod sequences;
 mod two_clocks;
 
 mod access_log;
+mod changes;
 mod checks;
 mod in_use;
 mod keys;
 mod limits;
 mod model;
 mod runtimes;
+mod settle;
 mod stress;
 mod waiting;

@@ -133,6 +133,30 @@ async fn those_who_wait_and_give_up_on_many_threads_leave_the_others_their_turn(
     within("the queue is empty", limiter.until_ready(&7)).await;
 }
 
+/// Who is charged and about to leave the line is not counted twice: there is room for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_is_sent_away_for_one_that_has_been_let_in() {
+    const CALLS: u32 = 8;
+
+    for round in 0..500_u64 {
+        let limit = Limit::new(4 * CALLS, Duration::from_secs(3_600));
+        let limiter: RateLimiter<u64> = RateLimiter::builder().limit(limit).shards(2).build();
+        let wait = |_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                for _ in 0..CALLS {
+                    let waited = limiter.until_ready_within(&round, Duration::from_secs(60)).await;
+                    waited.expect("there is room for all");
+                }
+            })
+        };
+        let tasks: Vec<_> = (0..4).map(wait).collect();
+        for task in tasks {
+            within("each is let in", task).await.unwrap();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn checks_refunds_and_resets_at_random_block_nobody_and_leave_nothing() {
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {

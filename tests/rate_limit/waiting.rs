@@ -167,20 +167,79 @@ async fn a_wait_behind_others_is_over_at_its_end() {
     let order = Order::default();
     let tasks = waiters(&limiter, "ada", 0..3, &order).await;
     let start = Instant::now();
-    let limited = limiter.until_ready_within("ada", Duration::ZERO).await.unwrap_err();
-    assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 10 * SECOND));
-    let limited = limiter.until_ready_within("ada", 3 * SECOND).await.unwrap_err();
-    assert_eq!((start.elapsed(), limited.retry_after()), (3 * SECOND, 7 * SECOND));
-    assert_eq!((limited.limit(), limited.cost()), (&Limit::new(1, 10 * SECOND), 1));
+    // At once, as far as it is clear from those behind the head.
+    for wait in [Duration::ZERO, 3 * SECOND, 29 * SECOND] {
+        let limited = limiter.until_ready_within("ada", wait).await.unwrap_err();
+        assert_eq!((start.elapsed(), limited.retry_after()), (Duration::ZERO, 30 * SECOND));
+        assert_eq!((limited.limit(), limited.cost()), (&Limit::new(1, 10 * SECOND), 1));
+    }
+    let late = limiter.until_ready_within("ada", 35 * SECOND);
     // In the time of the others: it waits for the third, and for none that gave up.
-    let permit = limiter.until_ready_within("ada", 37 * SECOND).await;
-    assert_eq!((start.elapsed(), permit.is_ok()), (40 * SECOND, true));
+    let permit = limiter.until_ready_within("ada", 40 * SECOND);
+    let (late, permit) = tokio::join!(late, async { (permit.await.is_ok(), start.elapsed()) });
+    assert_eq!(late.unwrap_err().retry_after(), Duration::ZERO, "it is over by now");
+    assert_eq!(permit, (true, 40 * SECOND));
     for task in tasks {
         task.await.unwrap();
     }
     let expected: Vec<_> = (0..3).map(|id| (id, (id + 1) * 10 * SECOND)).collect();
     assert_eq!(*order.lock().unwrap(), expected);
     assert_eq!(limiter.stats().admitted, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_many_is_not_overtaken_by_who_waits_for_few() {
+    for window in [Window::Log, Window::Gcra] {
+        let limiter = limiter_of(window, Limit::new(4, 4 * SECOND));
+        limiter.check_n("ada", 4).await.unwrap();
+        let order = Order::default();
+        let start = Instant::now();
+        let wait = |cost| {
+            let (limiter, order) = (limiter.clone(), order.clone());
+            tokio::spawn(async move {
+                limiter.until_ready_n("ada", cost).await.unwrap();
+                order.lock().unwrap().push((cost, start.elapsed()));
+            })
+        };
+        let tasks = [wait(4), wait(1), wait(3)];
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let small = if window == Window::Log { 8 } else { 5 };
+        let expected = [(4, 4 * SECOND), (1, small * SECOND), (3, 8 * SECOND)];
+        assert_eq!(*order.lock().unwrap(), expected, "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_pass_waits_for_nobody() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(4));
+        take(&limiter, "ada", 4).await;
+        let waiter = waiters(&limiter, "ada", 0..1, &Order::default()).await;
+        let start = Instant::now();
+        let limited = limiter.until_ready_n("ada", 5).await.unwrap_err();
+        assert_eq!((limited.ready_at(), limited.cost()), (None, 5));
+        assert_eq!(limiter.until_ready_n("ada", 0).await.unwrap().remaining(), u32::MAX);
+        assert_eq!(start.elapsed(), Duration::ZERO, "{window:?}");
+        waiter.into_iter().for_each(|task| task.abort());
+    }
+}
+
+/// What is given back or settled meanwhile wakes nobody, and is there for who comes next.
+#[tokio::test(start_paused = true)]
+async fn a_debt_that_comes_while_one_waits_is_waited_for() {
+    let limiter = limiter(Limit::per_minute(2));
+    let permit = limiter.check_n("ada", 2).await.unwrap();
+    let start = Instant::now();
+    let order = Order::default();
+    let tasks = waiters(&limiter, "ada", 0..1, &order).await;
+    sleep(30 * SECOND).await;
+    permit.settle(10).await;
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(start.elapsed(), 90 * SECOND);
 }
 
 // Taking turns.

@@ -1,6 +1,9 @@
 //! The layer with a limiter on Redis: real servers of axum on real sockets, which share one quota.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 use axum::{Router, extract::Path, http::StatusCode, routing::get};
 use fleeting::{
@@ -124,6 +127,49 @@ async fn what_is_not_charged_comes_back() {
     for expected in [418, 418, 429] {
         assert_eq!(ask(&http, &fails, "ada").await.status(), expected);
     }
+}
+
+#[tokio::test]
+async fn an_answer_says_what_its_request_has_cost() {
+    let server = Server::start();
+    let limiter = limiter(&server, 100, OnError::Deny).await;
+    let layer = by_token(limiter.clone()).cost(|_| 10).charge_after(|response| {
+        if response.status() == StatusCode::IM_A_TEAPOT { 200 } else { 4 }
+    });
+    let url = serve(app().layer(layer)).await;
+    let (http, dear) = (Http::new(), format!("{url}/fails"));
+    let passed = ask(&http, &url, "ada").await;
+    assert_eq!(passed.headers()["ratelimit"], r#""hourly";r=96;t=3600"#);
+    assert_eq!(ask(&http, &dear, "ada").await.headers()["ratelimit"], r#""hourly";r=0;t=3600"#);
+    assert_eq!(ask(&http, &url, "ada").await.status(), 429);
+    // What changes is told of at once.
+    limiter.set_limits([Limit::per_hour(1_000).named("more")]).await.unwrap();
+    let passed = ask(&http, &url, "ada").await;
+    assert_eq!(passed.headers()["ratelimit-policy"], r#""more";q=1000;w=3600"#);
+    assert_eq!(passed.headers()["ratelimit"], r#""more";r=792;t=3600"#);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_waits_until_it_passes() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let limiter = RateLimiter::builder(&client, "layer")
+        .limit(Limit::new(1, Duration::from_millis(300)))
+        .on_error(OnError::Deny)
+        .timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    let patient = by_token(limiter.clone()).wait(Duration::from_secs(60));
+    let hasty = by_token(limiter).wait(Duration::from_millis(20));
+    let (patient, hasty) = (serve(app().layer(patient)).await, serve(app().layer(hasty)).await);
+    let http = Http::new();
+    let begin = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(ask(&http, &patient, "ada").await.status(), 200);
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(600), "{:?}", begin.elapsed());
+    let denied = ask(&http, &hasty, "ada").await;
+    assert!(denied.status() == 429 || begin.elapsed() > Duration::from_millis(880));
 }
 
 #[tokio::test]

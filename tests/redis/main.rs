@@ -17,6 +17,7 @@ mod expiring_set;
 mod layer;
 mod layouts;
 mod rate_limiter;
+mod rate_limiter_changes;
 mod rate_limiter_faults;
 mod rate_limiter_model;
 mod timeout_dict;

@@ -22,6 +22,8 @@ struct Naive {
     /// For each limit: when units leave, how many, and of which call.
     parts: Vec<Vec<(u64, u64, usize)>>,
     arrivals: Vec<u64>,
+    /// How much was taken back: marks are of the sum of both.
+    refunded: Vec<u64>,
     /// Of each call: when, and what is left of its cost, of each limit the mark.
     calls: Vec<(u64, u64, Vec<u64>)>,
 }
@@ -29,7 +31,8 @@ struct Naive {
 impl Naive {
     fn new(window: Window, limits: usize) -> Self {
         let parts = vec![Vec::new(); limits];
-        Self { window, parts, arrivals: vec![0; limits], calls: Vec::new() }
+        let none = vec![0; limits];
+        Self { window, parts, arrivals: none.clone(), refunded: none, calls: Vec::new() }
     }
 
     fn step(&self, rule: Rule) -> u64 {
@@ -76,7 +79,7 @@ impl Naive {
                 Window::Log => self.parts[i].push((now + rule.per, cost, call)),
                 Window::Gcra => {
                     self.arrivals[i] = self.arrivals[i].max(now) + step * cost;
-                    marks.push(self.arrivals[i]);
+                    marks.push(self.arrivals[i] + self.refunded[i]);
                 }
                 Window::Buckets(n) => {
                     let per = n as u64 * step;
@@ -97,16 +100,22 @@ impl Naive {
         call
     }
 
-    fn refund(&mut self, rules: &[Rule], call: usize, now: u64) {
+    /// Gives back so many of the units of a call, as far as they have not left.
+    fn give_back(&mut self, rules: &[Rule], call: usize, units: u64, now: u64) {
         for (i, rule) in rules.iter().enumerate() {
             if self.window == Window::Gcra {
-                let (_, cost, marks) = &self.calls[call];
-                let amount = self.step(*rule) * cost;
-                self.arrivals[i] -= marks[i].saturating_sub(now).min(amount);
+                let (.., marks) = &self.calls[call];
+                let amount = self.step(*rule) * units;
+                let left = marks[i].saturating_sub(self.refunded[i] + now).min(amount);
+                self.arrivals[i] -= left;
+                self.refunded[i] += left;
             }
-            self.parts[i].retain(|(.., of)| *of != call);
+            for (_, left, _) in self.parts[i].iter_mut().filter(|(.., of)| *of == call) {
+                *left -= units;
+            }
+            self.parts[i].retain(|(_, left, _)| *left > 0);
         }
-        self.calls[call].1 = 0;
+        self.calls[call].1 -= units;
     }
 
     /// Whether any `(t - per, t]` has more than the quota.
@@ -120,6 +129,17 @@ impl Naive {
 
 /// The time of the limiter stands where the test puts it: far ahead of the server's clock.
 async fn run(window: Window, rules: &[(u32, u64)], costs: u32, gap: u64, seed: u64) {
+    run_with(window, rules, (costs, false), gap, seed).await;
+}
+
+/// Where it `settles`, calls turn out to have cost more or less.
+async fn run_with(
+    window: Window,
+    rules: &[(u32, u64)],
+    (costs, settles): (u32, bool),
+    gap: u64,
+    seed: u64,
+) {
     println!("{window:?} {rules:?} seed {seed}");
     let server = Server::start();
     let mut plain = server.plain().await;
@@ -171,7 +191,21 @@ async fn run(window: Window, rules: &[(u32, u64)], costs: u32, gap: u64, seed: u
                 let (permit, call): (Permit, usize) =
                     permits.swap_remove(random.random_range(0..permits.len()));
                 permit.refund().await.unwrap();
-                naive.refund(&rules, call, now);
+                let cost = naive.calls[call].1;
+                naive.give_back(&rules, call, cost, now);
+            }
+            2 if settles && !permits.is_empty() => {
+                let (permit, call): (Permit, usize) =
+                    permits.swap_remove(random.random_range(0..permits.len()));
+                let (cost, actual) = (naive.calls[call].1, random.random_range(0..=3 * costs));
+                permit.settle(actual).await.unwrap();
+                match u64::from(actual).checked_sub(cost) {
+                    None => naive.give_back(&rules, call, cost - u64::from(actual), now),
+                    Some(0) => {}
+                    Some(more) => {
+                        naive.charge(&rules, now, more);
+                    }
+                }
             }
             _ => {
                 let cost = random.random_range(1..=costs).min(least(&rules) as u32);
@@ -202,7 +236,7 @@ async fn run(window: Window, rules: &[(u32, u64)], costs: u32, gap: u64, seed: u
                 }
             }
         }
-        if window != Window::Gcra && op % 100 == 99 {
+        if window != Window::Gcra && !settles && op % 100 == 99 {
             rules_of(&limits).iter().for_each(|rule| naive.check_windows(*rule));
         }
         if random.random_ratio(1, 2) {
@@ -248,6 +282,17 @@ async fn gcra_counts_as_one_that_remembers_all() {
     in_time(async || {
         run(Window::Gcra, &[(5, 10)], 2, 4, 7).await;
         run(Window::Gcra, &[(4, 8), (10, 60)], 3, 5, 8).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_settled_counts_as_in_ones_that_remember_all() {
+    in_time(async || {
+        run_with(Window::Log, &[(5, 10)], (2, true), 4, 9).await;
+        run_with(Window::Log, &[(90, 60), (300, 600)], (4, true), 2, 10).await;
+        run_with(Window::Buckets(5), &[(6, 10), (20, 60)], (3, true), 5, 11).await;
+        run_with(Window::Gcra, &[(5, 10), (20, 60)], (3, true), 4, 12).await;
     })
     .await;
 }

@@ -37,11 +37,6 @@ impl Clock {
         }
         None
     }
-
-    /// Waits until this clock has reached `deadline`.
-    pub(crate) async fn sleep_until(&self, deadline: Deadline) {
-        self.timeout_at(deadline, std::future::pending::<()>()).await;
-    }
 }
 
 /// Waits for `future`, for a while of real time at most: on a thread, as no timer of a paused clock can.

@@ -85,18 +85,18 @@ where
         look(self.shards.read(index).find(hash, key))
     }
 
-    /// Calls `change` with the value at `place` that is `it`, dead or alive, under its shard's lock.
-    pub(crate) fn change_where(
+    /// Calls `change` with the entry at `place` that is `it`, dead or alive, under its shard's lock. Its deadline may
+    /// only move away.
+    pub(crate) fn change_where<R>(
         &self,
         place: Location,
-        is_it: impl Fn(&V) -> bool,
-        change: impl FnOnce(&mut V),
-    ) {
-        let is_it = |_: &K, entry: &Entry<V>| is_it(&entry.value);
+        is_it: impl Fn(&K, &V) -> bool,
+        change: impl FnOnce(&mut Entry<V>) -> R,
+    ) -> Option<R> {
+        let is_it = |key: &K, entry: &Entry<V>| is_it(key, &entry.value);
         let mut locked = self.write(place, is_it);
-        if let Some((_, entry)) = window::find_where(locked.parts().0, place.hash, is_it) {
-            change(&mut entry.value);
-        }
+        let (_, entry) = window::find_where(locked.parts().0, place.hash, is_it)?;
+        Some(change(entry))
     }
 
     /// Whether there is no room for another key.

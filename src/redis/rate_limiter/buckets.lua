@@ -63,7 +63,7 @@ for i = 1, limits do
     end
     used, count, from = used - units, count - 1, from + 12
   end
-  local excess, at = used + cost - quota, from
+  local excess, at = verb == 'd' and 0 or used + cost - quota, from
   while excess > 0 do
     local part, units = unpack('<dI4', state, at)
     excess, at = excess - units, at + 12
@@ -72,7 +72,7 @@ for i = 1, limits do
   found[i] = {used, count, from, after, oldest}
 end
 
-local charged = which == 0 and verb == 'c'
+local charged = which == 0 and verb ~= 'p'
 local reply, all, mark = pack('<dd', which, which == 0 and born or ready - clock), '', 0
 local leaves = dies
 for i = 1, limits do
@@ -80,7 +80,9 @@ for i = 1, limits do
   local limit = found[i]
   local used, count, from, upto = limit[1], limit[2], limit[3], limit[4]
   if charged then
-    local units = cost
+    -- Four bytes hold no more: whatever it is, it is above every quota.
+    local units = math.min(cost, 4294967295 - used)
+    used = used + units
     -- A part begins so that what is charged first leaves after the window, and not a part later.
     mark = now
     if count > 0 then
@@ -91,13 +93,13 @@ for i = 1, limits do
         mark = newest + math.ceil((now - newest) / step) * step
       end
     end
-    used, count = used + cost, count + 1
+    count = count + 1
     local list = sub(state, from, upto - 1)
     all = all .. pack('<I4I2', used, count) .. list .. pack('<dI4', mark, units)
     if mark + per > leaves then leaves = mark + per end
   end
   local more = -1
-  if used > quota then
+  if used > quota and verb ~= 'd' then
     -- A plan of a smaller quota finds more in use than it has.
     local excess, at = used + 1 - quota, from
     repeat

@@ -8,7 +8,7 @@ use super::{
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
     on_error::{Fallback, OnError},
-    protocol::LimitArgs,
+    plan::OwnPlan,
     state::LimiterState,
 };
 use crate::{
@@ -32,7 +32,8 @@ pub struct RateLimiterBuilder<K> {
 
 impl<K> RateLimiter<K> {
     /// Sets up the limiter `name`. All processes that use a name share what is counted under it, and should
-    /// have the same limits and the same window.
+    /// have the same limits and the same window. Limits that were [set](RateLimiter::set_limits) hold in the place of
+    /// those of the builder, also for processes that start later.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
             client: client.clone(),
@@ -90,7 +91,8 @@ impl<K> RateLimiterBuilder<K> {
         self
     }
 
-    /// Makes the limiter. Nothing is sent yet.
+    /// Makes the limiter, and starts the task on the current Tokio runtime that looks for [limits which were
+    /// set](RateLimiter::set_limits), twice a second, with one `GET`.
     ///
     /// # Errors
     ///
@@ -105,7 +107,7 @@ impl<K> RateLimiterBuilder<K> {
         let Self { client, name, limits, window, .. } = self;
         let state = LimiterState {
             keyspace: client.keyspace(&name)?,
-            limit_args: limits.iter().map(|limit| LimitArgs::new(limit, window)).collect(),
+            plan: OwnPlan::new(limits.clone(), window),
             timeout: self.timeout,
             fallback: Fallback::new(self.on_error, &limits, window, &name),
             breaker: CircuitBreaker::new(),
@@ -116,9 +118,10 @@ impl<K> RateLimiterBuilder<K> {
             client,
             name,
             window,
-            limits: limits.into(),
         };
-        Ok(RateLimiter { state: Arc::new(state), keys: PhantomData })
+        let state = Arc::new(state);
+        tokio::spawn(LimiterState::watch_limits(Arc::downgrade(&state)));
+        Ok(RateLimiter { state, keys: PhantomData })
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     engine::coop,
-    rate_limit::{Limit, Limited, PerLimit},
+    rate_limit::{Limit, Limited, PerLimit, Several},
 };
 
 /// What was decided of a call.
@@ -36,9 +36,22 @@ impl LimiterState {
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
         coop::proceed().await;
-        let limits = plan.unwrap_or(&self.limits);
-        if let Some(decision) = without_counting(limits, cost) {
+        let own = self.plan.present();
+        let limits = plan.unwrap_or(&own.limits);
+        if let Some(decision) = never(limits, cost) {
             return Ok(decision);
+        }
+        if limits.is_empty() {
+            return Ok(uncounted());
+        }
+        if cost == 0 {
+            // What it settles is charged then.
+            let charges = PerLimit::Many([].into());
+            let limits = self.limit_args_of(plan, &own);
+            let limiter = Arc::clone(self);
+            let charged = Charged::OnServer { limiter, subject, born: 0, charges, limits };
+            let permit = Permit { charged, remaining: u32::MAX, cost };
+            return Ok(Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) });
         }
         // Before the server is asked: what is kept of its answer counts from here, and is not kept where the
         // subject changed meanwhile.
@@ -51,7 +64,7 @@ impl LimiterState {
             self.counters.denied_locally.add(1);
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
-        let args = self.limit_args_of(plan);
+        let args = self.limit_args_of(plan, &own);
         let call = protocol::check(self.window, &subject, cost, &args);
         // Once: a second check would charge a second time.
         let answer = call.within(self.timeout).send_once(&self.client);
@@ -69,20 +82,27 @@ impl LimiterState {
                 let least = remaining.iter().map(|quota| quota.remaining).min();
                 let limiter = Arc::clone(self);
                 Ok(Permit {
-                    charged: Charged::OnServer { limiter, subject, born, charges },
+                    charged: Charged::OnServer { limiter, subject, born, charges, limits: args },
                     remaining: least.unwrap_or(u32::MAX),
+                    cost,
                 })
             }
             Outcome::Denied { limit, wait } => {
                 self.counters.denied.add(1);
                 let ready = Instant::now().checked_add(wait).map(Into::into);
-                let limited = Limited { limit: limits[limit].clone(), cost, ready };
+                let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
+                let exceeded = limits.iter().zip(&*remaining).filter(has_none);
+                let exceeded = exceeded.map(|(limit, _)| limit);
+                let several = Several::of(exceeded);
+                let limited = Limited::new(limits[limit].clone(), cost, ready, several);
                 if let Some((cache, at)) = lookup
                     && let Some(until) = asked_at.checked_add(wait)
                 {
                     let (limited, remaining) = (limited.clone(), remaining.clone());
                     let plan = plan.map(Into::into);
-                    cache.keep(at, &subject, Denial { limited, remaining, plan, until });
+                    let generation = at.generation;
+                    let denial = Denial { limited, remaining, plan, generation, until };
+                    cache.keep(at, &subject, denial);
                 }
                 Err(limited)
             }
@@ -106,7 +126,7 @@ impl LimiterState {
             FallbackDecision::Local(outcome, remaining) => {
                 let outcome = outcome.map(|permit| {
                     let remaining = permit.remaining();
-                    Permit { charged: Charged::Here(permit), remaining }
+                    Permit { charged: Charged::Here(permit), remaining, cost }
                 });
                 Decision { outcome, remaining }
             }
@@ -121,16 +141,16 @@ impl LimiterState {
     }
 }
 
-/// What costs nothing, or more than a quota: the server is not asked about it.
-fn without_counting(limits: &[Limit], cost: u32) -> Option<Decision> {
-    if let Some(limit) = limits.iter().find(|limit| limit.quota() < cost) {
-        let outcome = Err(Limited { limit: limit.clone(), cost, ready: None });
-        return Some(Decision { outcome, remaining: PerLimit::Many([].into()) });
-    }
-    (cost == 0 || limits.is_empty()).then(uncounted)
+/// What costs more than a quota: the server is not asked about it.
+fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
+    let exceeded = limits.iter().filter(|limit| limit.quota() < cost);
+    let limit = exceeded.clone().next()?;
+    let several = Several::of(exceeded.clone());
+    let outcome = Err(Limited::new(limit.clone(), cost, None, several));
+    Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
 }
 
 fn uncounted() -> Decision {
-    let permit = Permit { charged: Charged::Nowhere, remaining: u32::MAX };
+    let permit = Permit { charged: Charged::Nowhere, remaining: u32::MAX, cost: 0 };
     Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) }
 }

@@ -35,6 +35,8 @@ pub(super) struct DenyCache {
     cache: Arc<SharedState<Vec<u8>, Denials, DefaultHasher>>,
     /// How often something ended, for all subjects of a stripe.
     versions: [AtomicU64; STRIPES],
+    /// How often all ended.
+    generation: AtomicU64,
 }
 
 /// Of one subject, the oldest first; of each cost by each plan one at most.
@@ -47,6 +49,8 @@ pub(super) struct Denial {
     pub(super) remaining: PerLimit<Remaining>,
     /// By the limits of a call; `None` for the limiter's own.
     pub(super) plan: Option<Box<[Limit]>>,
+    /// When this is another, it has ended.
+    pub(super) generation: u64,
     /// Until when it is certain: counted from before the server was asked. Who asks is told a time that is
     /// counted from the answer, so that the server agrees.
     pub(super) until: Instant,
@@ -57,6 +61,7 @@ pub(super) struct Denial {
 pub(super) struct Lookup {
     location: Location,
     version: u64,
+    pub(super) generation: u64,
 }
 
 impl DenyCache {
@@ -70,12 +75,14 @@ impl DenyCache {
         Self {
             cache: sweeper::start(SharedState::new(store, 0, 1, Sweep::default(), name.to_owned())),
             versions: [const { AtomicU64::new(0) }; STRIPES],
+            generation: AtomicU64::new(0),
         }
     }
 
     pub(super) fn look_up(&self, subject: &[u8]) -> Lookup {
         let location = self.cache.store.place(subject);
-        Lookup { location, version: self.version_at(location).load(Relaxed) }
+        let generation = self.generation.load(Relaxed);
+        Lookup { location, version: self.version_at(location).load(Relaxed), generation }
     }
 
     /// What is certain at `now` of a call, and whether anything is known of its subject: then a charge must
@@ -90,14 +97,16 @@ impl DenyCache {
     ) -> (Option<Denial>, bool) {
         self.cache.store.inspect(at.location, subject, |entry| {
             let Some(entry) = entry else { return (None, false) };
-            let holds = |denial: &&Denial| denial.is_of(cost, plan) && now < denial.until;
+            let holds = |denial: &&Denial| {
+                denial.is_of(cost, plan) && denial.generation == at.generation && now < denial.until
+            };
             (entry.value.iter().find(holds).cloned(), true)
         })
     }
 
     /// Keeps a denial, where there is room.
     pub(super) fn keep(&self, at: Lookup, subject: &[u8], denial: Denial) {
-        let Lookup { location, version } = at;
+        let Lookup { location, version, .. } = at;
         let is_current = || self.version_at(location).load(Relaxed) == version;
         let clock = &self.cache.clock;
         let deadline = clock.deadline_of(denial.until);
@@ -110,7 +119,7 @@ impl DenyCache {
                     let now = Instant::now();
                     let denials = &mut entry.value;
                     denials.retain(|old| {
-                        now < old.until && !old.is_of(denial.limited.cost, denial.plan.as_deref())
+                        now < old.until && !old.is_of(denial.limited.cost(), denial.plan.as_deref())
                     });
                     // Who asks with ever other costs must not fill the memory.
                     if denials.len() == COSTS {
@@ -140,6 +149,11 @@ impl DenyCache {
         self.cache.store.remove(subject, &self.cache.clock, Cause::Removed);
     }
 
+    /// Ends all: the limits have changed.
+    pub(super) fn forget_all(&self) {
+        self.generation.fetch_add(1, Relaxed);
+    }
+
     fn version_at(&self, location: Location) -> &AtomicU64 {
         &self.versions[location.hash() as usize % STRIPES]
     }
@@ -147,6 +161,6 @@ impl DenyCache {
 
 impl Denial {
     fn is_of(&self, cost: u32, plan: Option<&[Limit]>) -> bool {
-        self.limited.cost == cost && self.plan.as_deref() == plan
+        self.limited.cost() == cost && self.plan.as_deref() == plan
     }
 }

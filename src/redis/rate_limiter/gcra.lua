@@ -1,20 +1,19 @@
 -- Window::Gcra, the generic cell rate algorithm (ITU-T I.371): for each limit the time at which all of it has
--- leaked. A step is how long a unit takes.
+-- leaked, and how much was taken back so far. A step is how long a unit takes.
 --
--- KEYS and ARGV are those of prelude.lua; so is what is returned, but for what is told of each limit. A mark is the time
--- at which all has leaked, the charge included; an amount is a time too. A check returns 0 and the birth, or which
--- limit it has to wait for and how long; `now`; the clock; and those times, which tell what is left.
+-- KEYS and ARGV are those of prelude.lua; so is what is returned, but for what is told of each limit. A mark is the sum
+-- of both, the charge included; an amount is a time too. A check returns 0 and the birth, or which limit it has to wait
+-- for and how long; `now`; the clock; and both for each limit, which tell what is left.
 --
--- The state: '\1G', then its birth, the time of the last charge, when the key may leave, and that time for each
--- limit.
+-- The state: '\2G', then its birth, the time of the last charge, when the key may leave, and both for each limit.
 
 local state = call('GET', key)
-local kind, born, last, dies, stored = 0x4701, clock, 0, 0, 0
+local kind, born, last, dies, stored = 0x4702, clock, 0, 0, 0
 if state then
   if #state < 26 then return redis.error_reply(foreign) end
   kind, born, last, dies = unpack('<Hddd', state)
-  if kind ~= 0x4701 then return redis.error_reply(foreign) end
-  stored = (#state - 26) / 8
+  if kind ~= 0x4702 then return redis.error_reply(foreign) end
+  stored = (#state - 26) / 16
 end
 local now = clock > last and clock or last
 
@@ -22,11 +21,13 @@ if verb == 'r' then
   if not state or cost ~= born then return 0 end
   local parts = {sub(state, 1, 26)}
   for i = 1, stored do
-    -- Charges leak in the order in which they came, this one until its mark.
+    -- Charges leak in the order in which they came, this one until its mark. What was taken back since leaks no more:
+    -- so it never seems to have leaked less than it has.
+    local at, back = unpack('<dd', state, 11 + 16 * i)
     local mark, amount = 0, 0
     if 16 * i < #args then mark, amount = unpack('<dd', args, 16 * i - 6) end
-    local left = math.max(0, math.min(mark - now, amount))
-    parts[i + 1] = pack('<d', math.max(0, unpack('<d', state, 19 + 8 * i) - left))
+    local left = math.max(0, math.min(mark - back - now, amount))
+    parts[i + 1] = pack('<dd', math.max(0, at - left), back + left)
   end
   call('SET', key, table.concat(parts), 'KEEPTTL')
   return 1
@@ -36,13 +37,14 @@ end
 local which, ready, leaves, times = 0, now, dies, ''
 for i = 1, limits do
   local quota, _, step = unpack('<ddd', args, 24 * i - 14)
-  local at = i <= stored and unpack('<d', state, 19 + 8 * i) or 0
+  local at, back = 0, 0
+  if i <= stored then at, back = unpack('<dd', state, 11 + 16 * i) end
   at = (at > now and at or now) + step * cost
   -- When what is in use has leaked so far that the bucket holds the cost.
   local from = at - step * quota
-  if from > ready then which, ready = i, from end
+  if from > ready and verb ~= 'd' then which, ready = i, from end
   if at > leaves then leaves = at end
-  times = times .. pack('<d', at)
+  times = times .. pack('<dd', at, back)
 end
 
 if which > 0 or verb == 'p' then
@@ -50,7 +52,7 @@ if which > 0 or verb == 'p' then
   return pack('<dddd', which, which == 0 and born or ready - clock, now, clock) .. times
 end
 -- What limits beyond these have in use stays.
-if stored > limits then times = times .. sub(state, 27 + 8 * limits) end
+if stored > limits then times = times .. sub(state, 27 + 16 * limits) end
 if leaves > dies then
   -- An eighth later than it has to be, so that it is seldom said anew.
   dies = leaves + (leaves - now) / 8

@@ -1,5 +1,7 @@
 //! What the layer of feature `axum` asks beside the public verbs: all that its header fields tell.
 
+use std::{sync::Arc, time::Duration};
+
 use serde::Serialize;
 
 use super::{super::Error, RateLimiter, permit::Permit, protocol::Remaining};
@@ -11,15 +13,25 @@ impl<K> RateLimiter<K> {
         self.state.subject(key)
     }
 
-    /// [`check_n_with`](RateLimiter::check_n_with), and what it left of each limit; nothing where nobody knows.
+    /// [`check_n_with`](RateLimiter::check_n_with), or a wait for it, and what it left of each limit; nothing where
+    /// nobody knows.
     pub(crate) async fn decide(
         &self,
         subject: Vec<u8>,
         cost: u32,
         limits: Option<&[Limit]>,
+        max_wait: Option<Duration>,
     ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>), Error> {
-        let decision = self.state.decide(subject, cost, limits).await?;
+        let decision = match max_wait {
+            None => self.state.decide(subject, cost, limits).await?,
+            Some(_) => self.state.until_ready(subject, cost, limits, max_wait).await?,
+        };
         Ok((decision.outcome, decision.remaining))
+    }
+
+    /// The limits that were set in place of the first ones.
+    pub(crate) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
+        self.state.plan.changed()
     }
 
     /// What is left of each limit.

@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{super::Error, protocol::Charge, state::LimiterState};
+use super::{
+    super::Error,
+    protocol::{Charge, LimitArgs},
+    state::LimiterState,
+};
 use crate::rate_limit::{self, PerLimit};
 
 /// Leave to go on, charged to a key. Dropping it changes nothing: it was used.
@@ -10,19 +14,23 @@ use crate::rate_limit::{self, PerLimit};
 pub struct Permit {
     pub(super) charged: Charged,
     pub(super) remaining: u32,
+    pub(super) cost: u32,
 }
 
 /// Where a permit was charged.
 pub(super) enum Charged {
-    /// Its cost is 0, or nobody counted it.
+    /// Nobody counts it.
     Nowhere,
     /// In this process, while the server was away.
     Here(rate_limit::Permit),
     OnServer {
         limiter: Arc<LimiterState>,
         subject: Vec<u8>,
+        /// Of the state that was charged.
         born: u64,
+        /// None where the call cost nothing.
         charges: PerLimit<Charge>,
+        limits: PerLimit<LimitArgs>,
     },
 }
 
@@ -53,10 +61,41 @@ impl Permit {
                 permit.refund().await;
                 Ok(())
             }
-            Charged::OnServer { limiter, subject, born, charges } => {
-                limiter.refund(&subject, born, &charges).await
+            Charged::OnServer { charges, .. } if charges.is_empty() => Ok(()),
+            Charged::OnServer { limiter, subject, born, charges, .. } => {
+                let refunded = limiter.refund(&subject, born, &charges).await?;
+                limiter.counters.refunded.add(refunded);
+                Ok(())
             }
         }
+    }
+
+    /// Says what the call has cost, now that it is known, as [`Permit::settle`](crate::Permit::settle) does: the
+    /// difference is charged, whether there is room or not, or given back. One round trip, where there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the server. After [`Error::Unanswered`] nobody knows whether it was settled; it is not tried again,
+    /// since it would be charged twice then.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before its end may still be carried out.
+    pub async fn settle(self, actual: u32) -> Result<(), Error> {
+        let cost = self.cost;
+        match self.charged {
+            Charged::Here(permit) => permit.settle(actual).await,
+            Charged::OnServer { limiter, subject, limits, .. } if actual > cost => {
+                limiter.owe(&subject, actual - cost, &limits).await?;
+            }
+            Charged::OnServer { limiter, subject, born, charges, .. } if actual < cost => {
+                let part = |charge: &Charge| charge.part(cost - actual, cost);
+                let charges: PerLimit<Charge> = charges.iter().map(part).collect();
+                limiter.refund(&subject, born, &charges).await?;
+            }
+            Charged::Nowhere | Charged::OnServer { .. } => {}
+        }
+        Ok(())
     }
 }
 

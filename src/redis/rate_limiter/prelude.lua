@@ -2,12 +2,12 @@
 -- by itself.
 --
 -- KEYS[1]   all that one subject has in use, of all its limits
--- ARGV[1]   one string: 'c' for a check or 'p' for a peek, the cost, then for each limit its quota, per and step; or
---           'r' for a refund, the birth of what was charged, then for each limit the mark and the amount of the charge
+-- ARGV[1]   one string: 'c' for a check, 'p' for a peek or 'd' for a debt, the cost, then for each limit its quota, per
+--           and step; or 'r' for a refund, the birth of what was charged, then for each limit the mark and the amount of the charge
 -- Returns, of a check, 0 and the birth of the state or, where it is denied, which limit it has to wait for and how
 -- long; then for each limit the mark of its charge, what is left, and in how long more is (-1 where all is), or
 -- what that can be told from. All limits are charged, or none, and a denial writes nothing. A peek is a check that
--- does not charge; a refund returns 1 or 0.
+-- does not charge; a debt is one that is charged whether there is room or not, and tells nothing. A refund returns 1 or 0.
 --
 -- This runs with each check: it makes no more tables, strings and functions than it needs. Numbers go in and
 -- out, and are kept, as doubles of eight bytes in one string: that is what Lua has, and reading many of them is

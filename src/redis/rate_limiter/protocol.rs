@@ -55,6 +55,14 @@ pub(super) struct Charge {
     amount: u64,
 }
 
+impl Charge {
+    /// Of so many of the `cost` units that were charged.
+    pub(super) fn part(&self, units: u32, cost: u32) -> Self {
+        let amount = self.amount / u64::from(cost.max(1)) * u64::from(units);
+        Self { amount, ..*self }
+    }
+}
+
 /// What is left of one limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remaining {
@@ -120,6 +128,16 @@ pub(super) fn check<'a>(
     check_or_peek(window, b'c', subject, cost, limits)
 }
 
+/// Charges `cost`, whether there is room or not. What it answers tells nothing.
+pub(super) fn debt<'a>(
+    window: Window,
+    subject: &[u8],
+    cost: u32,
+    limits: &[LimitArgs],
+) -> Call<'a> {
+    check_or_peek(window, b'd', subject, cost, limits)
+}
+
 /// What a check of one unit would find.
 pub(super) fn peek<'a>(window: Window, subject: &[u8], limits: &[LimitArgs]) -> Call<'a> {
     check_or_peek(window, b'p', subject, 1, limits)
@@ -180,10 +198,11 @@ pub(super) fn decode(
     }
     let (limit, born_or_wait) = (number(0), number(1).unsigned_abs());
     let each = || limits.iter().enumerate();
-    let mark = |i| number(if is_gcra { 4 + i } else { 2 + 3 * i });
+    let leaked = |i| number(4 + 2 * i);
+    let mark = |i| if is_gcra { leaked(i) + number(5 + 2 * i) } else { number(2 + 3 * i) };
     let remaining = each().map(|(i, limit)| {
         let (remaining, more) = match window {
-            Window::Gcra => limit.remaining_by_gcra(mark(i) - number(2), number(2) - number(3)),
+            Window::Gcra => limit.remaining_by_gcra(leaked(i) - number(2), number(2) - number(3)),
             _ => (number(3 + 3 * i), number(4 + 3 * i)),
         };
         Remaining {

@@ -109,7 +109,7 @@ for i = 1, is_settled and 0 or limits do
     used = used - units
     head, since = seek(head + 1)
   end
-  local excess, index = used + cost - quota, head
+  local excess, index = verb == 'd' and 0 or used + cost - quota, head
   while excess > 0 do
     local at, units = entry(index)
     excess, index = excess - units, index + 1
@@ -118,7 +118,11 @@ for i = 1, is_settled and 0 or limits do
   found[i] = {head, since, used}
 end
 
-local charged = which == 0 and verb == 'c'
+local charged = which == 0 and verb ~= 'p'
+if verb == 'd' then
+  -- Four bytes hold no more: whatever it is, it is above every quota.
+  for i = 1, limits do cost = math.min(cost, 4294967295 - found[i][3]) end
+end
 local reply, slots, start = pack('<dd', which, which == 0 and born or ready - clock), '', tail
 for i = 1, limits do
   local quota, per = unpack('<dd', args, 24 * i - 14)
@@ -131,7 +135,7 @@ for i = 1, limits do
     if head < start then start = head end
   end
   local more = -1
-  if used > quota then
+  if used > quota and verb ~= 'd' then
     -- A plan of a smaller quota finds more in use than it has.
     local excess, index = used + 1 - quota, head
     repeat

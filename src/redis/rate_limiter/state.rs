@@ -12,6 +12,7 @@ use super::{
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
     on_error::Fallback,
+    plan::{OwnPlan, Plan},
     protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply},
     stats::{Counters, LimiterStats},
 };
@@ -31,9 +32,7 @@ pub(super) struct LimiterState {
     pub(super) keyspace: Keyspace,
     pub(super) name: String,
     pub(super) window: Window,
-    pub(super) limits: Box<[Limit]>,
-    /// The same, made once: most checks are by them.
-    pub(super) limit_args: PerLimit<LimitArgs>,
+    pub(super) plan: OwnPlan,
     pub(super) timeout: Duration,
     pub(super) fallback: Fallback,
     pub(super) breaker: CircuitBreaker,
@@ -67,11 +66,12 @@ impl LimiterState {
         plan: Option<&[Limit]>,
     ) -> Result<State, Error> {
         coop::proceed().await;
-        let limits = plan.unwrap_or(&self.limits);
+        let own = self.plan.present();
+        let limits = plan.unwrap_or(&own.limits);
         if limits.is_empty() {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
-        let args = self.limit_args_of(plan);
+        let args = self.limit_args_of(plan, &own);
         let call = protocol::peek(self.window, subject, &args);
         let answer = call.within(self.timeout).send_idempotent(&self.client);
         let Reply { outcome, remaining } = self.ask_limits(answer, 1, &args).await?;
@@ -102,13 +102,27 @@ impl LimiterState {
         subject: &[u8],
         born: u64,
         charges: &[Charge],
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         coop::proceed().await;
         let call = protocol::refund(self.window, subject, born, charges).within(self.timeout);
-        let answer = self.ask(call.send_once::<u64>(&self.client)).await;
+        let answer = self.ask(call.send_once(&self.client)).await;
         self.forget_denials(subject);
-        self.counters.refunded.add(answer?);
-        Ok(())
+        answer
+    }
+
+    /// Charges what a call has cost beyond its permit.
+    pub(super) async fn owe(
+        &self,
+        subject: &[u8],
+        cost: u32,
+        limits: &[LimitArgs],
+    ) -> Result<(), Error> {
+        coop::proceed().await;
+        let call = protocol::debt(self.window, subject, cost, limits).within(self.timeout);
+        let answer = self.ask(call.send_once::<Vec<u8>>(&self.client)).await;
+        // They have to wait longer now.
+        self.forget_denials(subject);
+        answer.map(drop)
     }
 
     /// What a script answers to a check or a peek.
@@ -153,9 +167,9 @@ impl LimiterState {
         answer
     }
 
-    pub(super) fn limit_args_of(&self, plan: Option<&[Limit]>) -> PerLimit<LimitArgs> {
+    pub(super) fn limit_args_of(&self, plan: Option<&[Limit]>, own: &Plan) -> PerLimit<LimitArgs> {
         match plan {
-            None => self.limit_args.clone(),
+            None => own.args.clone(),
             Some(limits) => limits.iter().map(|limit| LimitArgs::new(limit, self.window)).collect(),
         }
     }
@@ -190,7 +204,7 @@ impl fmt::Debug for LimiterState {
         f.debug_struct("RateLimiter")
             .field("name", &self.name)
             .field("window", &self.window)
-            .field("limits", &self.limits)
+            .field("limits", &self.plan.present().limits)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,8 @@ use super::breaker::Breaker;
 pub struct LimiterStats {
     /// Checks that passed, but for those of cost 0.
     pub admitted: u64,
-    /// Checks that a limit had no room for, but for those that never will pass.
+    /// Checks that a limit had no room for, but for those that never will pass; and waits that ended before it was
+    /// their turn to check.
     pub denied: u64,
     /// Of these, how many were repeated from what the server had said before.
     pub denied_locally: u64,

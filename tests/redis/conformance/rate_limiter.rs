@@ -341,6 +341,69 @@ macro_rules! suite {
                 }
             });
 
+            case!(the_difference_to_what_a_call_has_cost_is_charged_or_given_back, {
+                for window in WINDOWS {
+                    let limiter = $make(window, &[Limit::per_hour(10), Limit::per_hour(20)]).await;
+                    let remaining = async || limiter.peek("ada").await.told().remaining();
+                    let charged = async |cost| limiter.check_n("ada", cost).await.told().unwrap();
+                    charged(3).await.settle(5).await.told();
+                    assert_eq!(remaining().await, 5, "{window:?}");
+                    charged(4).await.settle(1).await.told();
+                    assert_eq!(remaining().await, 4, "{window:?}");
+                    charged(2).await.settle(2).await.told();
+                    assert_eq!(remaining().await, 2, "{window:?}");
+                    charged(0).await.settle(1).await.told();
+                    assert_eq!(remaining().await, 1, "{window:?}");
+                    charged(0).await.settle(0).await.told();
+                    let permit = limiter.check_with("ada", &[]).await.told().unwrap();
+                    permit.settle(9).await.told();
+                    assert_eq!(remaining().await, 1, "by no limits nothing is charged");
+                }
+            });
+
+            case!(a_debt_is_seen_by_the_next_callers, {
+                for window in WINDOWS {
+                    let limiter = $make(window, &[Limit::new(3, per(60)), Limit::per_hour(900)]).await;
+                    let permit = limiter.check("ada").await.told().unwrap();
+                    sleep(per(90)).await;
+                    permit.settle(7).await.told();
+                    let limited = limiter.check("ada").await.told().unwrap_err();
+                    assert_eq!(limited.limit().quota(), 3);
+                    if window == Window::Log {
+                        assert!(limited.retry_after() > per(40), "{limited}");
+                    }
+                    sleep(limited.retry_after()).await;
+                    assert!(limiter.check("ada").await.told().is_ok(), "{window:?}");
+                    let state = limiter.peek("ada").await.told();
+                    assert_eq!(state.standings()[1].remaining(), 900 - 8, "{window:?}");
+                }
+            });
+
+            case!(no_debt_is_too_large, {
+                for window in WINDOWS {
+                    let limiter = $make(window, &[Limit::per_hour(3), Limit::per_hour(70_000)]).await;
+                    for _ in 0..3 {
+                        let permit = limiter.check_n("ada", 0).await.told().unwrap();
+                        permit.settle(u32::MAX).await.told();
+                        assert_eq!(limiter.peek("ada").await.told().remaining(), 0);
+                        let limited = limiter.check("ada").await.told().unwrap_err();
+                        assert!(limited.retry_after() > Duration::from_secs(3_500), "{limited}");
+                    }
+                }
+            });
+
+            case!(a_wait_for_many_units_ends_with_a_permit, {
+                for window in WINDOWS {
+                    let limiter = $make(window, &[Limit::new(4, per(80))]).await;
+                    assert!(limiter.check_n("ada", 4).await.told().is_ok());
+                    let begin = Instant::now();
+                    assert!(limiter.until_ready_n("ada", 4).await.told().is_ok());
+                    assert!(begin.elapsed() >= per(60), "{window:?}");
+                    let limited = limiter.until_ready_n("ada", 5).await.told().unwrap_err();
+                    assert_eq!(limited.ready_at(), None);
+                }
+            });
+
             case!(limits_may_be_given_with_each_check, {
                 for window in [Window::Log, Window::Buckets(10)] {
                     let (free, paid) = ([Limit::per_minute(1)], [Limit::per_minute(100)]);

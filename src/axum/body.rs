@@ -1,0 +1,101 @@
+//! The body of an answer that went through a layer. It is whatever the service's is, or the whole text of a denial: so
+//! that a denial fits any service, there is nothing that a body must be made of.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use ::axum::body::Bytes;
+use bytes::Buf;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::sent::Sent;
+
+pin_project! {
+    /// The body of an answer that went through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a denial's.
+    pub struct RateLimitBody<B> {
+        #[pin]
+        body: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProjection]
+    enum Kind<B> {
+        // `sent` where its bytes are charged.
+        Passed { #[pin] body: B, sent: Option<Box<Sent>> },
+        // `None` once it was taken, and where it is empty.
+        Own { text: Option<Bytes> },
+    }
+}
+
+impl<B> RateLimitBody<B> {
+    pub(super) fn passed(body: B, sent: Option<Box<Sent>>) -> Self {
+        Self { body: Kind::Passed { body, sent } }
+    }
+
+    pub(super) fn own(text: Bytes) -> Self {
+        Self { body: Kind::Own { text: Some(text).filter(|text| !text.is_empty()) } }
+    }
+}
+
+impl<B> Body for RateLimitBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match self.project().body.project() {
+            KindProjection::Passed { body, sent } => {
+                let frame = ready!(body.poll_frame(cx));
+                if let (Some(sent), Some(Ok(frame))) = (sent, &frame)
+                    && let Some(data) = frame.data_ref()
+                {
+                    sent.add(data.remaining());
+                }
+                Poll::Ready(frame)
+            }
+            KindProjection::Own { text } => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into()))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Kind::Passed { body, .. } => body.is_end_stream(),
+            Kind::Own { text } => text.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Kind::Passed { body, .. } => body.size_hint(),
+            Kind::Own { text } => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
+        }
+    }
+}
+
+/// An empty one, as layers need that answer by themselves.
+impl<B> Default for RateLimitBody<B> {
+    fn default() -> Self {
+        Self::own(Bytes::new())
+    }
+}
+
+impl<B> fmt::Debug for RateLimitBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitBody").finish_non_exhaustive()
+    }
+}

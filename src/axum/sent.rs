@@ -1,0 +1,34 @@
+//! What a body has cost when it has ended: to its end or, where the client hung up, as far as it went.
+
+use std::sync::Arc;
+
+use super::limiter::LayerPermit;
+
+/// Charged when this is dropped.
+pub(super) struct Sent {
+    /// `None` once it is settled.
+    permit: Option<LayerPermit>,
+    bytes: u64,
+    cost: SentCostFn,
+}
+
+pub(super) type SentCostFn = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
+
+impl Sent {
+    pub(super) fn new(permit: LayerPermit, cost: SentCostFn) -> Self {
+        Self { permit: Some(permit), bytes: 0, cost }
+    }
+
+    /// So many bytes more.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit.settle_soon((self.cost)(self.bytes));
+        }
+    }
+}

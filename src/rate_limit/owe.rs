@@ -1,0 +1,99 @@
+//! What becomes of a charge that is corrected: given back, or a debt of whoever has that key by then.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    sync::atomic::Ordering::Relaxed,
+};
+
+use super::{
+    Permit,
+    algorithm::{Algorithm, Charge, Rule},
+    key_state::{KeyState, move_deadline},
+    limiter::Limiter,
+    per_limit::PerLimit,
+    settle::Settle,
+};
+use crate::engine::store::Entry;
+
+impl<K, A, S> Settle for Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    fn refund(&self, permit: &Permit) {
+        if self.give_back(permit, &permit.charges) {
+            self.refunds.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn settle(&self, permit: &Permit, actual: u32) {
+        if let Some(less) = permit.cost.checked_sub(actual) {
+            let part = |charge: &Charge| Charge {
+                amount: charge.amount / u64::from(permit.cost.max(1)) * u64::from(less),
+                ..*charge
+            };
+            let charges: PerLimit<Charge> = permit.charges.iter().map(part).collect();
+            self.give_back(permit, &charges);
+            return;
+        }
+        let more = actual - permit.cost;
+        match &permit.plan {
+            Some(rules) => self.owe(permit, rules, more),
+            None => self.with_plan(None, |_, rules| self.owe(permit, rules, more)),
+        }
+    }
+}
+
+impl<K, A, S> Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// Tells whether the state that was charged is still there.
+    fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
+        let now = self.shared.clock.lazy_now();
+        let Some(id) = permit.state else {
+            self.strangers.refund(charges, &now);
+            return true;
+        };
+        // By hash and id: another key of the same hash has another id, as has the key after a reset.
+        let is_it = |_: &K, state: &KeyState<A>| state.id == id.get();
+        let place = self.shared.store.place_of(permit.hash);
+        let give_back = |entry: &mut Entry<KeyState<A>>| entry.value.refund(charges, &now);
+        self.shared.store.change_where(place, is_it, give_back).is_some()
+    }
+
+    /// Charges what a call has cost beyond its permit. A permit knows no key, but the hash of one.
+    fn owe(&self, permit: &Permit, rules: &[Rule], cost: u32) {
+        if rules.is_empty() {
+            return;
+        }
+        let (store, hash) = (&self.shared.store, permit.hash);
+        let now = self.shared.clock.lazy_now();
+        let place = store.place_of(hash);
+        let is_it = |key: &K, _: &KeyState<A>| store.place(key).hash() == hash;
+        let charge = |entry: &mut Entry<KeyState<A>>| {
+            entry.value.charge_anyway(rules, &now, cost);
+            move_deadline(entry, rules);
+        };
+        // First by its number: there may be several keys of a hash that is a bad one.
+        let was_charged =
+            |_: &K, state: &KeyState<A>| permit.state.is_some_and(|id| state.id == id.get());
+        if store.change_where(place, was_charged, charge).is_some()
+            || store.change_where(place, is_it, charge).is_some()
+        {
+            return;
+        }
+        let has_shared = permit.state.is_none() && !permit.charges.is_empty();
+        self.strangers.owe(hash, rules, &now, cost, has_shared);
+        // It may have come in between, and began without. Asked under its shard's lock, as it begins there.
+        store.change_where(place, is_it, |entry| {
+            if let Some(debt) = self.strangers.take(hash, &now) {
+                entry.value.absorb(&debt, rules, &now);
+                move_deadline(entry, rules);
+            }
+        });
+    }
+}

@@ -1,0 +1,233 @@
+//! Keys that have no entry: those beyond [`max_keys`](super::RateLimiterBuilder::max_keys), which share one window, and
+//! those that had left when a call of theirs was settled. What each of them has in use is known by the hash of its key,
+//! and goes along when it gets an entry: so nobody gets off, and nobody else pays for it.
+//!
+//! Locked under a shard's lock at times, so no shard is locked under it.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Mutex, PoisonError},
+};
+
+use super::{
+    algorithm::{Algorithm, Charge, Rule},
+    check::Check,
+    key_state::{Admitted, Denied, KeyState},
+    stats::CheckCounts,
+};
+use crate::engine::{
+    clock::{LazyNow, Now, Tick},
+    hasher::DefaultHasher,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// So many are known at least, also by a limiter of fewer keys.
+const LEAST_KNOWN: usize = 1_024;
+
+pub(super) struct Strangers<A> {
+    states: Mutex<States<A>>,
+    /// Until which tick anything here is in use. Beside its lock, which each new key would have to take else, also
+    /// where there never was a stranger.
+    until: AtomicU64,
+    pub(super) counts: CheckCounts,
+}
+
+struct States<A> {
+    /// What all beyond the bound have in use together. Its id is 0, which no key's is.
+    shared: KeyState<A>,
+    /// In two generations: the old one goes as a whole when nothing of it is in use.
+    young: Generation<A>,
+    old: Generation<A>,
+    most_known: usize,
+    /// More came than are known: until this tick, new keys share, too.
+    crowded_until: u64,
+}
+
+struct Generation<A> {
+    by_hash: HashMap<u64, KeyState<A>, DefaultHasher>,
+    /// Until which tick anything of it is in use.
+    until: u64,
+}
+
+impl<A: Algorithm> Strangers<A> {
+    pub(super) fn new(limits: usize, max_keys: usize) -> Self {
+        let states = States {
+            shared: KeyState::new(0, limits),
+            young: Generation::default(),
+            old: Generation::default(),
+            most_known: max_keys.max(LEAST_KNOWN),
+            crowded_until: 0,
+        };
+        Self {
+            states: Mutex::new(states),
+            until: AtomicU64::new(0),
+            counts: CheckCounts::default(),
+        }
+    }
+
+    /// Charges a key beyond the bound. Returns which state was charged.
+    #[cold]
+    pub(super) fn charge(
+        &self,
+        check: &Check<'_>,
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+    ) -> Result<(u64, Admitted), Denied> {
+        let Check { rules, now, cost, place } = check;
+        self.with(now, |states| {
+            let own = states.known(place.hash()).and_then(|own| own.room(rules, now, *cost).err());
+            let charged = match (own, states.shared.room(rules, now, *cost).err()) {
+                (None, None) => states.shared.charge(rules, now, *cost),
+                (Some(denied), None) | (None, Some(denied)) => Err(denied),
+                (Some(own), Some(shared)) => Err(own.longer(shared)),
+            };
+            self.counts.count(charged.is_err());
+            inspect(&states.shared, check);
+            let admitted = charged?;
+            self.extend(states.shared.idle_from(rules));
+            self.extend(states.charge_own(place.hash(), rules, now, *cost, true));
+            Ok((states.shared.id, admitted))
+        })
+    }
+
+    /// Charges a key without an entry what it owes; `shares` where it was charged beyond the bound before.
+    pub(super) fn owe(
+        &self,
+        hash: u64,
+        rules: &[Rule],
+        now: &LazyNow<'_>,
+        cost: u32,
+        shares: bool,
+    ) {
+        self.with(now, |states| {
+            if shares {
+                states.shared.charge_anyway(rules, now, cost);
+                self.extend(states.shared.idle_from(rules));
+            }
+            self.extend(states.charge_own(hash, rules, now, cost, shares));
+        });
+    }
+
+    pub(super) fn refund(&self, charges: &[Charge], now: &LazyNow<'_>) {
+        // What the key itself is known for stays, to its disadvantage: its marks are others.
+        self.with(now, |states| states.shared.refund(charges, now));
+    }
+
+    /// Whether so many came of late that new keys share one window though there is room.
+    pub(super) fn are_crowded(&self, now: &LazyNow<'_>) -> bool {
+        self.any(now) && self.with(now, |states| states.are_crowded(now))
+    }
+
+    /// What a key has in use that gets an entry; [`take`](Strangers::take) is for when it has it.
+    pub(super) fn get(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
+        if self.any(now) { self.with(now, |states| states.known(hash).cloned()) } else { None }
+    }
+
+    /// Forgets a key.
+    pub(super) fn take(&self, hash: u64, now: &LazyNow<'_>) -> Option<KeyState<A>> {
+        if !self.any(now) {
+            return None;
+        }
+        self.with(now, |States { young, old, .. }| {
+            young.by_hash.remove(&hash).or_else(|| old.by_hash.remove(&hash))
+        })
+    }
+
+    /// Calls `inspect` with what a check of a key without an entry would begin with.
+    pub(super) fn inspect<R>(
+        &self,
+        hash: u64,
+        is_full: bool,
+        (rules, now): (&[Rule], &LazyNow<'_>),
+        inspect: impl FnOnce(&KeyState<A>) -> R,
+    ) -> R {
+        if !is_full && !self.any(now) {
+            return inspect(&KeyState::new(0, rules.len()));
+        }
+        self.with(now, |states| {
+            let shares = is_full || states.are_crowded(now);
+            match states.known(hash) {
+                Some(own) if !shares || own.room(rules, now, 1).is_err() => inspect(own),
+                _ if shares => inspect(&states.shared),
+                _ => inspect(&KeyState::new(0, rules.len())),
+            }
+        })
+    }
+
+    /// Whether anything here is in use. What no longer is, is let go.
+    #[inline]
+    fn any(&self, now: &LazyNow<'_>) -> bool {
+        let until = self.until.load(Relaxed);
+        if !now.has_reached(Tick::from_nanoseconds(until)) {
+            return true;
+        }
+        if until > 0 && self.until.compare_exchange(until, 0, Relaxed, Relaxed).is_ok() {
+            // Twice: the old ones go, and then those that were young.
+            self.with(now, |_| {});
+            self.with(now, |_| {});
+        }
+        false
+    }
+
+    fn extend(&self, until: Option<Tick>) {
+        self.until.fetch_max(until.map_or(0, Tick::nanoseconds), Relaxed);
+    }
+
+    fn with<R>(&self, now: &LazyNow<'_>, what: impl FnOnce(&mut States<A>) -> R) -> R {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = now.has_reached(Tick::from_nanoseconds(states.old.until));
+        let young = if is_over { mem::take(&mut states.young) } else { Generation::default() };
+        let gone = if is_over { mem::replace(&mut states.old, young) } else { young };
+        let result = what(&mut states);
+        drop(states);
+        // There may be many.
+        drop(gone);
+        result
+    }
+}
+
+impl<A: Algorithm> States<A> {
+    fn known(&self, hash: u64) -> Option<&KeyState<A>> {
+        self.young.by_hash.get(&hash).or_else(|| self.old.by_hash.get(&hash))
+    }
+
+    fn are_crowded(&self, now: &LazyNow<'_>) -> bool {
+        !now.has_reached(Tick::from_nanoseconds(self.crowded_until))
+    }
+
+    /// Charges what is known of a key, or all together where too many are known. Tells until when it is in use.
+    fn charge_own(
+        &mut self,
+        hash: u64,
+        rules: &[Rule],
+        now: &LazyNow<'_>,
+        cost: u32,
+        has_shared: bool,
+    ) -> Option<Tick> {
+        let Self { shared, young, old, .. } = self;
+        if let Some(state) = old.by_hash.remove(&hash) {
+            young.by_hash.insert(hash, state);
+        }
+        let are_many = young.by_hash.len() + old.by_hash.len() >= self.most_known;
+        if are_many && !young.by_hash.contains_key(&hash) {
+            if !has_shared {
+                shared.charge_anyway(rules, now, cost);
+            }
+            let until = shared.idle_from(rules);
+            let ticks = until.map_or(0, Tick::nanoseconds);
+            self.crowded_until = self.crowded_until.max(ticks);
+            return until;
+        }
+        let state = young.by_hash.entry(hash).or_insert_with(|| KeyState::new(0, rules.len()));
+        state.charge_anyway(rules, now, cost);
+        let until = state.idle_from(rules);
+        young.until = young.until.max(until.map_or(0, Tick::nanoseconds));
+        until
+    }
+}
+
+impl<A> Default for Generation<A> {
+    fn default() -> Self {
+        Self { by_hash: HashMap::default(), until: 0 }
+    }
+}

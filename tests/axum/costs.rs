@@ -1,0 +1,303 @@
+//! What is known only later: costs by the answer, requests that wait, users that another layer finds out, and fields of
+//! a denial that a handler answers with.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    http::{Request, StatusCode, request::Parts},
+    response::Response,
+    routing::get,
+};
+use fleeting::{Headers, Limit, Limited, RateLimitLayer, RateLimiter, Standing};
+use http_body_util::BodyExt;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
+
+use super::asking::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn per_minute(quota: u32) -> RateLimiter<String> {
+    RateLimiter::builder().limit(Limit::per_minute(quota).named("minute")).build()
+}
+
+fn get_path(path: &str) -> Request<Body> {
+    Request::get(path).body(Body::empty()).expect("it is a request")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_says_what_its_request_has_cost() {
+    #[derive(Clone)]
+    struct Rows(u32);
+
+    let limiter = per_minute(100);
+    let layer = RateLimitLayer::new(limiter.clone(), all).cost(|_| 10).charge_after(
+        |response: &Response| {
+            if response.status() == StatusCode::NOT_FOUND {
+                return 0;
+            }
+            let header = response.headers().get("x-tokens").and_then(|value| value.to_str().ok());
+            let rows = response.extensions().get::<Rows>().map(|rows| rows.0);
+            rows.or_else(|| header?.parse().ok()).unwrap_or(10)
+        },
+    );
+    let app = Router::new()
+        .route("/tokens", get(async || ([("x-tokens", "30")], "said")))
+        .route("/rows", get(async || (Extension(Rows(25)), "read")))
+        .route("/plain", get("plain"))
+        .route("/dear", get(async || (Extension(Rows(500)), "dear")))
+        .layer(layer);
+    for (path, status, remaining) in [
+        ("/tokens", 200, 70),
+        ("/rows", 200, 45),
+        ("/plain", 200, 35),
+        ("/nowhere", 404, 35),
+        ("/dear", 200, 0),
+    ] {
+        let answer = ask(&app, get_path(path)).await;
+        assert_eq!(answer.status(), status, "{path}");
+        // The fields tell of what it was charged in the end.
+        assert_eq!(left(answer.headers())[0].1[0], Some(remaining), "{path}");
+        if path == "/tokens" {
+            assert_eq!(answer.headers()["x-tokens"], "30", "the answer keeps what it had");
+        }
+        assert_eq!(limiter.peek("all").await.remaining(), remaining as u32);
+    }
+    let denied = ask(&app, get_path("/plain")).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(number(denied.headers(), "retry-after"), Some(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_charged_is_not_asked_what_it_has_cost() {
+    let limiter = per_minute(100);
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .charge_when(|status| status.is_success())
+        .charge_after(|_| 40);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(ask(&app, get_path("/nowhere")).await.status(), 404);
+    assert_eq!(limiter.peek("all").await.remaining(), 100);
+    assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+    assert_eq!(limiter.peek("all").await.remaining(), 60);
+}
+
+/// To its end, and as far as it went where the client hung up.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_charged_by_what_was_sent() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .cost(|_| 10)
+        .charge_when(|status| status != StatusCode::NOT_FOUND)
+        .charge_after(|_| unreachable!("the body says it"))
+        .charge_sent(|bytes| bytes as u32);
+    let stream = async || {
+        let pieces = (0..5).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 50]));
+        Body::from_stream(futures::stream::iter(pieces))
+    };
+    let app = Router::new().route("/", get(stream)).route("/empty", get(async || ())).layer(layer);
+    let remaining = async || limiter.peek("all").await.remaining();
+
+    let answer = ask(&app, get_path("/")).await;
+    assert_eq!(remaining().await, 990, "the body is not sent yet");
+    assert_eq!(left(answer.headers())[0].1[0], Some(990));
+    assert_eq!(text(answer).await.len(), 250);
+    assert_eq!(remaining().await, 750);
+
+    let mut answer = ask(&app, get_path("/")).await;
+    for _ in 0..2 {
+        answer.body_mut().frame().await.unwrap().unwrap();
+    }
+    drop(answer);
+    assert_eq!(remaining().await, 650, "the client hung up");
+
+    drop(ask(&app, get_path("/empty")).await);
+    assert_eq!(remaining().await, 650, "nothing was sent");
+    assert_eq!(ask(&app, get_path("/nowhere")).await.status(), 404);
+    assert_eq!(remaining().await, 650, "it is not charged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_in_order_until_it_passes() {
+    let limiter = RateLimiter::builder().limit(Limit::per_second(1)).build();
+    let layer = RateLimitLayer::new(limiter.clone(), all).wait(3 * SECOND);
+    let app = Router::new().route("/{id}", get(async || "hello")).layer(layer);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for id in 0..6 {
+        let (app, order) = (app.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let answer = ask(&app, get_path(&format!("/{id}"))).await;
+            let seen = (id, answer.status().as_u16(), start.elapsed().as_secs());
+            order.lock().unwrap().push(seen);
+        }));
+        yield_now().await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let mut seen = order.lock().unwrap().clone();
+    // Two that can't pass in time: the last one knows at once, as those behind the head take all there is.
+    let denied: Vec<_> = seen.extract_if(.., |(_, status, _)| *status == 429).collect();
+    assert_eq!(denied.iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [5, 4]);
+    assert_eq!(denied[0].2, 0, "{denied:?}");
+    assert_eq!(seen, [(0, 200, 0), (1, 200, 1), (2, 200, 2), (3, 200, 3)]);
+    let stats = limiter.stats();
+    assert!(stats.admitted == 4 && stats.denied >= 2, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_leaves_the_line() {
+    let limiter = per_minute(1);
+    let layer = RateLimitLayer::new(limiter.clone(), all).wait(600 * SECOND);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+    let start = Instant::now();
+    let gone = {
+        let app = app.clone();
+        async move { timeout(10 * SECOND, ask(&app, get_path("/"))).await.is_err() }
+    };
+    let (gone, answer) = tokio::join!(gone, ask(&app, get_path("/")));
+    assert!(gone);
+    assert_eq!((answer.status().as_u16(), start.elapsed()), (200, 60 * SECOND));
+    assert_eq!(limiter.stats().admitted, 2, "who went away was not charged");
+}
+
+/// What costs more than the quota waits for nothing, and a shadow delays nothing.
+#[tokio::test(start_paused = true)]
+async fn who_never_passes_and_a_shadow_wait_for_nothing() {
+    let start = Instant::now();
+    let layer = || RateLimitLayer::new(per_minute(1), all).wait(600 * SECOND);
+    let dear = Router::new().route("/", get("hello")).layer(layer().cost(|_| 2));
+    assert_eq!(ask(&dear, get_path("/")).await.status(), 429);
+    let shadow = Router::new().route("/", get("hello")).layer(layer().shadow());
+    for _ in 0..3 {
+        assert_eq!(ask(&shadow, get_path("/")).await.status(), 200);
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_is_held_to_its_plan_and_cost() {
+    let limiter = per_minute(1);
+    let plan: Arc<[Limit]> = [Limit::per_minute(10).named("paid")].into();
+    let layer = RateLimitLayer::new(limiter, all)
+        .limits(move |_, _| Some(plan.clone()))
+        .cost(|_| 6)
+        .wait(60 * SECOND);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let start = Instant::now();
+    for after in [0, 60] {
+        let answer = ask(&app, get_path("/")).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(start.elapsed().as_secs(), after);
+        assert_eq!(left(answer.headers())[0].0, "paid");
+        assert_eq!(left(answer.headers())[0].1[0], Some(4));
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct UserId(u32);
+
+#[tokio::test(start_paused = true)]
+async fn the_user_that_an_outer_layer_found_is_a_key() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    let layer = RateLimitLayer::by_extension::<UserId>(limiter);
+    let route = || Router::new().route("/", get("hello")).layer(layer.clone());
+    for user in [1, 2] {
+        let app = route().layer(Extension(UserId(user)));
+        assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+        assert_eq!(ask(&app, get_path("/")).await.status(), 429);
+    }
+    let without = ask(&route(), get_path("/")).await;
+    assert_eq!(without.status(), 500);
+    assert!(text(without).await.contains("UserId"));
+}
+
+/// A handler's denial tells in the app's own way.
+#[tokio::test(start_paused = true)]
+async fn a_denial_of_a_handler_has_the_fields_of_the_layer_around_it() {
+    for headers in [Headers::Draft11, Headers::Legacy, Headers::Both, Headers::None] {
+        let letters = RateLimiter::<String>::builder().limit(Limit::per_minute(1).named("letters"));
+        let letters = letters.build();
+        let handler = async move || -> Result<&'static str, Limited> {
+            letters.check("ada").await?;
+            Ok("sent")
+        };
+        let layer = RateLimitLayer::new(hourly(10), all).headers(headers);
+        let app = Router::new().route("/", get(handler)).layer(layer);
+        assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+        let denied = ask(&app, get_path("/")).await;
+        assert_eq!(denied.status(), 429);
+        assert_eq!(number(denied.headers(), "retry-after"), Some(60), "{headers:?}");
+        let draft = matches!(headers, Headers::Draft11 | Headers::Both);
+        let legacy = matches!(headers, Headers::Legacy | Headers::Both);
+        let names: Vec<_> = left(denied.headers()).into_iter().map(|(name, _)| name).collect();
+        let expected: &[&str] = if draft { &["letters", "hourly"] } else { &[] };
+        assert_eq!(names, expected, "{headers:?}");
+        let limit = number(denied.headers(), "x-ratelimit-limit");
+        assert_eq!(limit, legacy.then_some(1), "that of what denied: {headers:?}");
+        assert_eq!(number(denied.headers(), "x-ratelimit-remaining"), legacy.then_some(0));
+    }
+}
+
+/// A handler may say less to who has little left, or ask for a login.
+#[tokio::test(start_paused = true)]
+async fn a_handler_sees_how_its_key_stands() {
+    let limiter = RateLimiter::<String>::builder()
+        .limit(Limit::per_minute(10).named("minute"))
+        .limit(Limit::per_hour(3).named("hourly"))
+        .build();
+    let handler = async |Extension(standing): Extension<Standing>| {
+        let name = standing.limit().name().unwrap().to_owned();
+        format!("{name} {} {:?}", standing.remaining(), standing.more_after())
+    };
+    let layer = RateLimitLayer::new(limiter, all).skip(|parts| parts.uri.path() == "/free");
+    let app = Router::new()
+        .route("/", get(handler))
+        .route(
+            "/free",
+            get(async |standing: Option<Extension<Standing>>| standing.is_none().to_string()),
+        )
+        .layer(layer.clone())
+        .route("/waits", get(handler).layer(layer.wait(SECOND)));
+    for (path, left) in [("/", 2), ("/waits", 1), ("/", 0)] {
+        let told = text(ask(&app, get_path(path)).await).await;
+        assert_eq!(told, format!("hourly {left} Some(3600s)"));
+    }
+    assert_eq!(text(ask(&app, get_path("/free")).await).await, "true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_change_are_told_of_at_once() {
+    let limiter = per_minute(10);
+    let layer =
+        RateLimitLayer::new(limiter.clone(), all).skip(|parts: &Parts| parts.uri.path() == "/free");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let handler = async move || {
+        count.fetch_add(1, Relaxed);
+        "hello"
+    };
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    assert_eq!(left(ask(&app, get_path("/")).await.headers())[0].1[0], Some(9));
+    limiter.set_limits([Limit::per_minute(3).named("less")]);
+    let answer = ask(&app, get_path("/")).await;
+    assert_eq!(policies(answer.headers()), [("less".to_owned(), [Some(3), Some(60)])]);
+    assert_eq!(left(answer.headers())[0].1[0], Some(1));
+    assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+    assert_eq!(ask(&app, get_path("/")).await.status(), 429);
+    assert_eq!(asked.load(Relaxed), 3);
+    sleep(60 * SECOND).await;
+    assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+}

@@ -1,0 +1,200 @@
+//! Limits that change while the limiter runs, and who waits meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use fleeting::{Limit, RateLimiter, Window};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::{
+    task::yield_now,
+    time::{Instant, advance, sleep},
+};
+
+use crate::limits::{MILLISECOND, MINUTE, SECOND, WINDOWS, limiter, limiter_of, take};
+
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_stays_charged() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(10).named("before"));
+        limiter.check_n("ada", 6).await.unwrap();
+        let clone = limiter.clone();
+        limiter.set_limits([Limit::per_minute(20).named("after")]);
+        assert_eq!(*clone.limits(), [Limit::per_minute(20).named("after")]);
+        assert_eq!(clone.peek("ada").await.remaining(), 14, "{window:?}");
+        limiter.set_limits([Limit::per_minute(4)]);
+        assert_eq!(clone.peek("ada").await.remaining(), 0, "{window:?}");
+        let limited = clone.check("ada").await.unwrap_err();
+        assert_eq!(limited.limit().quota(), 4);
+        assert!(limiter.check_n("bob", 4).await.is_ok());
+        assert!(limiter.check_n("eve", 5).await.unwrap_err().ready_at().is_none());
+        advance(limited.retry_after()).await;
+        assert!(clone.check("ada").await.is_ok(), "{window:?}");
+    }
+}
+
+/// Also by a window that is longer than the one by which it would have been forgotten.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_use_is_kept_as_long_as_the_new_limits_say() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_second(10));
+        limiter.check_n("ada", 10).await.unwrap();
+        limiter.set_limits([Limit::per_hour(10)]);
+        sleep(MINUTE).await;
+        assert_eq!(limiter.stats().keys, 1, "it was forgotten: {window:?}");
+        assert!(limiter.check("ada").await.is_err(), "{window:?}");
+        let hour = if window == Window::Gcra { 60 } else { 67 };
+        sleep(hour * MINUTE).await;
+        assert_eq!(limiter.stats().keys, 0, "{window:?}");
+        assert!(limiter.check_n("ada", 10).await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_window_frees_what_has_left_it() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_hour(10));
+        limiter.check_n("ada", 10).await.unwrap();
+        advance(2 * MINUTE).await;
+        limiter.set_limits([Limit::per_second(10)]);
+        advance(2 * SECOND).await;
+        assert!(limiter.check_n("ada", 10).await.is_ok(), "{window:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_may_come_or_go() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_minute(10));
+        take(&limiter, "ada", 2).await;
+        limiter.set_limits([Limit::per_minute(10), Limit::per_hour(2)]);
+        take(&limiter, "ada", 2).await;
+        assert_eq!(limiter.check("ada").await.unwrap_err().limit(), &Limit::per_hour(2));
+        limiter.set_limits([Limit::per_minute(10)]);
+        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 5, "{window:?}");
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "a rate limiter needs at least one limit, got none")]
+async fn without_limits_nothing_changes() {
+    limiter(Limit::per_minute(1)).set_limits([]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_let_in_by_the_new_limits() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_hour(1));
+        take(&limiter, "ada", 1).await;
+        let start = Instant::now();
+        let wait = |cost| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                (limiter.until_ready_n("ada", cost).await.map(drop), start.elapsed())
+            })
+        };
+        let (one, other) = (wait(1), wait(1));
+        sleep(MINUTE).await;
+        limiter.set_limits([Limit::per_hour(3)]);
+        for waiter in [one, other] {
+            let (told, after) = waiter.await.unwrap();
+            assert!(told.is_ok() && after == MINUTE, "{after:?} {window:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_more_than_the_new_quota_is_told_so_at_once() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_hour(5));
+        take(&limiter, "ada", 5).await;
+        let wait = |cost| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.until_ready_n("ada", cost).await.map(drop) })
+        };
+        // At the head, behind it, and one that may still pass.
+        let (head, behind, small) = (wait(5), wait(4), wait(1));
+        sleep(MINUTE).await;
+        let start = Instant::now();
+        limiter.set_limits([Limit::per_hour(3)]);
+        for waiter in [head, behind] {
+            let limited = waiter.await.unwrap().unwrap_err();
+            assert_eq!((limited.ready_at(), limited.limit()), (None, &Limit::per_hour(3)));
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(small.await.unwrap().is_ok(), "{window:?}");
+    }
+}
+
+/// Whatever the limits change to, an admission keeps to those that hold.
+#[tokio::test(start_paused = true)]
+async fn an_admission_keeps_to_the_limits_that_hold() {
+    for window in [Window::Log, Window::Buckets(10)] {
+        for seed in 0..300 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let mut limit = Limit::new(5, 10 * SECOND);
+            let limiter = limiter_of(window, limit.clone());
+            let mut passed: Vec<Instant> = Vec::new();
+            // What had left by the limits that held may be forgotten.
+            let mut longest_known = Instant::now();
+            for _ in 0..150 {
+                let now = Instant::now();
+                match random.random_range(0..10) {
+                    0 => {
+                        longest_known = longest_known.max(
+                            now - limit.per().min(now - passed.first().copied().unwrap_or(now)),
+                        );
+                        let per = random.random_range(1..30) * SECOND;
+                        limit = Limit::new(random.random_range(1..12), per);
+                        limiter.set_limits([limit.clone()]);
+                    }
+                    1..6 => {
+                        let told = limiter.check("ada").await;
+                        let counts =
+                            |at: &&Instant| now - **at < limit.per() && **at > longest_known;
+                        let used = passed.iter().filter(counts).count();
+                        if told.is_ok() {
+                            assert!(
+                                used < limit.quota() as usize,
+                                "{used} in {limit}, seed {seed}"
+                            );
+                            passed.push(now);
+                        }
+                    }
+                    _ => sleep(random.random_range(1..5_000) * MILLISECOND).await,
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn checks_and_changes_on_many_threads_agree() {
+    let limiter: RateLimiter<u32> =
+        RateLimiter::builder().limit(Limit::per_hour(100)).shards(2).build();
+    let limiter = Arc::new(limiter);
+    let changes = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            for round in 0..200 {
+                limiter.set_limits([Limit::new(100, (1 + round % 3) * 60 * MINUTE)]);
+                yield_now().await;
+            }
+        })
+    };
+    let check = |_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let mut passed = 0;
+            for call in 0..2_000 {
+                passed += u32::from(limiter.check(&(call % 4)).await.is_ok());
+            }
+            passed
+        })
+    };
+    let tasks: Vec<_> = (0..4).map(check).collect();
+    let mut passed = 0;
+    for task in tasks {
+        passed += task.await.unwrap();
+    }
+    changes.await.unwrap();
+    assert_eq!(passed, 400, "a quota to each of four keys");
+}

@@ -1,0 +1,118 @@
+//! Limits that one process changes for all.
+
+use std::time::Duration;
+
+use fleeting::{
+    Limit, Window,
+    redis::{Error, RateLimiter},
+};
+use redis::AsyncCommands;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::rate_limiter::{client, limited, strict};
+use crate::servers::Server;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn hourly(server: &Server, window: Window, quota: u32) -> RateLimiter<String> {
+    let builder = strict(&client(server).await, "changes").window(window);
+    builder.limit(Limit::per_hour(quota)).build().unwrap()
+}
+
+/// Waits until it has these limits, and tells how long that took.
+async fn has(limiter: &RateLimiter<String>, limits: &[Limit]) -> Duration {
+    let start = Instant::now();
+    let seen = async {
+        while *limiter.limits() != *limits {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(60 * SECOND, seen).await.expect("it never sees them");
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_that_one_process_sets_hold_in_all() {
+    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
+        let server = Server::start();
+        let (one, other) = (hourly(&server, window, 10).await, hourly(&server, window, 10).await);
+        one.check_n("ada", 4).await.unwrap();
+        let limits = [Limit::per_hour(6).named("less, \"by\" far"), Limit::per_hour(8)];
+        one.set_limits(limits.clone()).await.unwrap();
+        assert_eq!(*one.limits(), limits, "at once");
+        has(&other, &limits).await;
+        if window != Window::Gcra {
+            // What was charged stays charged.
+            assert_eq!(other.check("ada").await.unwrap().remaining(), 1, "{window:?}");
+        }
+        // One that starts later, with what its program says.
+        let late = hourly(&server, window, 10).await;
+        has(&late, &limits).await;
+        assert!(matches!(late.check_n("bob", 7).await, Err(Error::Limited(_))));
+        one.set_limits([Limit::per_hour(100)]).await.unwrap();
+        for limiter in [&other, &late] {
+            has(limiter, &[Limit::per_hour(100)]).await;
+            assert!(limiter.check_n("eve", 40).await.is_ok(), "{window:?}");
+        }
+    }
+}
+
+/// What was denied by the old limits is not repeated by the new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_that_is_remembered_ends_with_the_limits() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 2).await;
+    limiter.check_n("ada", 2).await.unwrap();
+    for _ in 0..3 {
+        limited(limiter.check("ada").await);
+    }
+    assert_eq!(limiter.stats().denied_locally, 2);
+    limiter.set_limits([Limit::per_hour(3)]).await.unwrap();
+    assert_eq!(limiter.check("ada").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_in_a_process_waits_by_the_new_limits() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    limiter.check_n("ada", 5).await.unwrap();
+    let wait = |cost| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.until_ready_n("ada", cost).await })
+    };
+    let (head, behind) = (wait(4), wait(2));
+    sleep(Duration::from_millis(100)).await;
+    assert!(!head.is_finished() && !behind.is_finished());
+    limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
+    let permit = timeout(60 * SECOND, head).await.expect("it is woken").unwrap();
+    assert_eq!(permit.unwrap().remaining(), 0);
+    limiter.set_limits([Limit::per_hour(1)]).await.unwrap();
+    let told = timeout(60 * SECOND, behind).await.expect("it is woken").unwrap();
+    assert_eq!(limited(told).ready_at(), None, "it can never pass");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_have_put_in_their_place_changes_nothing() {
+    let server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    let mut plain = server.plain().await;
+    for nonsense in
+        ["", "hello", "[]", "[[0,1,null]]", "[[1,0,null]]", "[[1,99999999999999999999,null]]"]
+    {
+        let () = plain.set("fleeting:{changes:}:limits", nonsense).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{nonsense:?}");
+    }
+    let () = plain.set("fleeting:{changes:}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
+    has(&limiter, &[Limit::per_second(7).named("own")]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_changes_nothing() {
+    let mut server = Server::start();
+    let limiter = hourly(&server, Window::Log, 5).await;
+    limiter.check("ada").await.unwrap();
+    server.kill();
+    assert!(limiter.set_limits([Limit::per_hour(9)]).await.is_err());
+    assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
+}
