@@ -37,7 +37,7 @@ const FARTHEST: usize = 8 * SAMPLE;
 /// as large.
 const STANDBY: usize = 2;
 
-/// What is told at a time to those who share the experience.
+/// What is told at a time to those who share the experience, at most.
 const BATCH: usize = 64;
 
 /// The policy of one shard, under whose lock it is: for writing where it is `mut`, else for reading.
@@ -55,6 +55,7 @@ pub(super) struct Policy {
     random: u64,
     experience: Arc<Experience>,
     untold: Vec<Ending>,
+    told: usize,
 }
 
 /// What is known of each bucket of a table.
@@ -101,6 +102,7 @@ impl Policy {
             random: seed | 1,
             experience,
             untold: Vec::new(),
+            told: 0,
         }
     }
 
@@ -271,8 +273,10 @@ impl Policy {
 
     fn learn(&mut self, ending: Ending) {
         self.untold.push(ending);
-        // Where another tells just now, nobody waits: what is not told is lost, and there is always more.
-        if self.untold.len() == BATCH {
+        // At first each teaches much, and is told soon. Where another tells just now, nobody waits: what is not told is
+        // lost, and there is always more.
+        if self.untold.len() >= BATCH.min(1 + self.told / 16) {
+            self.told += self.untold.len();
             self.experience.add(&self.untold);
             self.untold.clear();
         }

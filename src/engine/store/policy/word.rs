@@ -8,9 +8,9 @@ pub(super) const CLOCK_PARTS: usize = 16;
 
 pub(super) const AGES: usize = 15;
 
-/// How many parts of the clock each age lasts. The last has no end, and is twice as long as the one before would be:
-/// else the few of this age that are hit at all would make who waits for ever worth keeping.
-pub(super) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 128];
+/// How many parts of the clock each age lasts. The last has no end; it is taken to be short, so that after a long scan
+/// those who were popular before it are still worth more than what was scanned.
+pub(super) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
 
 /// How entries were asked for before: never; once, by the gap; more often, by the mean of the gaps.
 pub(super) const CLASSES: usize = 1 + 2 * LEVELS as usize;
