@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use crate::{Cell, NAMES};
+use crate::{Cell, NAMES, SIZES};
 
 const FONT: &str = "sans-serif";
 const COLORS: [RGBColor; NAMES.len()] = [
@@ -23,6 +23,7 @@ pub(crate) fn draw(path: &str, cells: &[Cell]) {
     let mut picture = String::new();
     let traces: Vec<&[Cell]> = cells.chunk_by(|a, b| a.trace == b.trace).collect();
     let rows = traces.len().div_ceil(4);
+    let last = (SIZES.len() - 1) as f64;
     let size = (1_200, 240 * rows as u32);
     let root = SVGBackend::with_string(&mut picture, size).into_drawing_area();
     root.fill(&WHITE).expect("drawn in memory");
@@ -31,13 +32,15 @@ pub(crate) fn draw(path: &str, cells: &[Cell]) {
         let mut chart = ChartBuilder::on(area)
             .caption(trace[0].trace, (FONT, 15))
             .margin(8)
+            .margin_right(18)
             .x_label_area_size(22)
             .y_label_area_size(34)
-            .build_cartesian_2d((1.0..25.0).log_scale(), 0.0..highest * 1.05)
+            .build_cartesian_2d(0.0..last, 0.0..highest * 1.05)
             .expect("drawn in memory");
         chart
             .configure_mesh()
-            .x_label_formatter(&|percent: &f64| format!("{percent:.0} %"))
+            .x_labels(SIZES.len())
+            .x_label_formatter(&|nth: &f64| format!("{} %", SIZES[nth.round() as usize]))
             .y_label_formatter(&|percent: &f64| format!("{percent:.0}"))
             .y_labels(5)
             .label_style((FONT, 11))
@@ -47,7 +50,7 @@ pub(crate) fn draw(path: &str, cells: &[Cell]) {
         for (nth, name) in NAMES.iter().enumerate() {
             let color = COLORS[nth];
             let width = if nth == 0 { 3 } else { 1 };
-            let line = trace.iter().map(|cell| (cell.size as f64, cell.hits[nth]));
+            let line = (0..).zip(*trace).map(|(at, cell)| (f64::from(at), cell.hits[nth]));
             chart
                 .draw_series(LineSeries::new(line, color.stroke_width(width)))
                 .expect("drawn in memory")
