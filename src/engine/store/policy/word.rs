@@ -37,7 +37,7 @@ impl Word {
 
     #[inline]
     pub(super) fn class(self) -> u8 {
-        (self.0 >> 4 & 15) as u8 - 1
+        ((self.0 >> 4 & 15) as u8).saturating_sub(1)
     }
 
     #[inline]
