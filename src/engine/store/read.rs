@@ -35,6 +35,7 @@ where
     }
 
     /// As [`get`](Self::get); and who is read is worth keeping.
+    #[inline]
     fn get_bounded<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
     where
         K: Borrow<Q>,

@@ -65,6 +65,10 @@ impl Word {
     /// Asked for, now. Of many hits before the next look the gap of the first counts: those of a burst say nothing new.
     #[inline]
     pub(super) fn touched(self, clock: u8) -> Self {
+        // Most hits: this part of time has seen another one.
+        if self.asked() == clock && self.0 & 15 != 0 {
+            return self;
+        }
         let gap = match self.0 & 15 {
             0 => u16::from(self.age(clock)) + 1,
             gap => gap,
