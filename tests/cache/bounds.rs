@@ -285,6 +285,16 @@ async fn what_weighs_nothing_never_leaves_for_others() {
     }
     assert_eq!(cache.len(), 101);
     assert_eq!(cache.get(&50).await, Some(0));
+    // Among many who would give no room, the few who do are found.
+    let cache = quiet().shards(2).max_weight(10, |_, value: &u64| *value as u32).build();
+    for key in 0..20_000 {
+        cache.set(key, u64::from(key % 5_000 == 0)).await;
+    }
+    for key in 20_000..20_100 {
+        cache.set(key, 7).await;
+        assert!(cache.weight() <= 10, "{}", cache.weight());
+        assert_eq!(cache.get(&key).await, Some(7));
+    }
 }
 
 #[tokio::test]

@@ -167,9 +167,11 @@ impl Policy {
             }
         }
         let (mut seen, mut steps) = (0, 0);
-        while seen < SAMPLE && steps < self.words.len() && (steps < FARTHEST || least[0] == NOBODY)
+        // As long as there is nobody, all are looked at: those who would give no room count for nothing.
+        while steps < self.words.len() && (least[0] == NOBODY || seen < SAMPLE && steps < FARTHEST)
         {
-            let (sample, count, end) = self.sample(SAMPLE - seen);
+            let most = if least[0] == NOBODY { SAMPLE } else { SAMPLE - seen };
+            let (sample, count, end) = self.sample(most);
             for &bucket in &sample[..count] {
                 if self.consider(bucket as usize, spared, &mut look, &mut least) {
                     return Some(bucket as usize);

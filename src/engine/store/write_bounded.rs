@@ -66,35 +66,24 @@ where
             }
         }
         let fresh = deadline(kept.map(|(_, deadline)| deadline));
-        if let Some((bucket, _)) = kept {
+        if let Some((bucket, deadline)) = kept {
             let (table, beside) = locked.parts();
             let (_, entry) = window::find(table, hash, |k| *k == key).expect("it was just found");
             // Cloned first: a clone that panics then changes nothing.
-            let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
+            let copy = || Entry::new(entry.value.clone(), deadline);
+            let copy = self.journal.wants(Cause::Replaced).then(copy);
             let more = weight.saturating_sub(evict::weight(&beside.room, bucket));
             let stays =
                 !is_too_heavy && (bound.excess_of(u64::from(more)) == 0 || !now.is_dead(fresh));
             if stays {
                 let old = entry.replace(value, fresh);
                 self.note(beside, index, bucket, fresh);
-                self.replaced(
-                    index,
-                    copy.map(|copy| Entry::new(copy, old.deadline)),
-                    key,
-                    now,
-                    &mut gone,
-                );
+                self.replaced(index, copy, key, now, &mut gone);
                 self.weigh_anew(bound, locked, place, bucket, weight, now, gone);
                 return Some(Some(old.value));
             }
             let (kept_key, old) = self.take_out(&mut locked, bucket);
-            self.replaced(
-                index,
-                copy.map(|copy| Entry::new(copy, old.deadline)),
-                kept_key,
-                now,
-                &mut gone,
-            );
+            self.replaced(index, copy, kept_key, now, &mut gone);
             replaced = Some(old.value);
         }
         let entry = Entry::new(value, fresh);
