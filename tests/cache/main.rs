@@ -8,7 +8,7 @@ mod log;
 mod sequences;
 
 mod bounds;
-mod bounds_model;
+mod bounds_random;
 mod causes;
 mod contract;
 mod fairness;
