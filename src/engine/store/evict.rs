@@ -16,7 +16,7 @@ use super::{
     window::{self, Locked, WINDOW},
 };
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::Now,
     panics,
     sync::atomic::{
         Ordering::{Relaxed, SeqCst},
@@ -143,21 +143,13 @@ where
         let mut nothing_before = index.next_moment(now);
         while dead.is_empty() && next < buckets {
             let Some(start) = index.next_due(next, buckets, now) else { break };
-            let mut soonest = Deadline::PERSISTENT;
-            let leaves = |entry: &Entry<V>| {
-                let is_dead = entry.deadline.is_dead(now);
-                if !is_dead && soonest.is_later_than(entry.deadline) {
-                    soonest = entry.deadline;
-                }
-                is_dead
-            };
             let taken = |bucket, key, entry: Entry<V>| {
                 freed += left(room, bucket);
                 dead.push(entry.depart(key, Cause::Expired, now));
             };
             let window = start..buckets.min(start + WINDOW);
             next = window.end;
-            window::take(table, window, usize::MAX, leaves, taken);
+            let (_, _, soonest) = window::take_dead(table, window, usize::MAX, now, taken);
             index.learn(start, soonest);
             nothing_before = nothing_before.min(soonest.order());
         }

@@ -114,20 +114,12 @@ where
             };
             windows += 1;
             let room = room - (dead.len() - before);
-            let mut soonest = Deadline::PERSISTENT;
-            let leaves = |entry: &Entry<V>| {
-                let is_dead = entry.deadline.is_dead(now);
-                if !is_dead && soonest.is_later_than(entry.deadline) {
-                    soonest = entry.deadline;
-                }
-                is_dead
-            };
             let taken = |bucket, key, entry: Entry<V>| {
                 freed += evict::left(kept, bucket);
                 dead.push(entry.depart(key, Cause::Expired, now));
             };
             let end = buckets.min(start + WINDOW);
-            let (looked_at, stop) = window::take(table, start..end, room, leaves, taken);
+            let (looked_at, stop, soonest) = window::take_dead(table, start..end, room, now, taken);
             report.looked_at += looked_at;
             left -= start - *cursor;
             *cursor = start;

@@ -23,7 +23,10 @@ use dashmap::SharedValue;
 use hashbrown::raw::RawTable;
 
 use super::{entry::Entry, gate::Gate};
-use crate::engine::sync::{DashMap, RwLockReadGuard, RwLockWriteGuard};
+use crate::engine::{
+    clock::{Deadline, Tick},
+    sync::{DashMap, RwLockReadGuard, RwLockWriteGuard},
+};
 
 pub(super) type Table<K, V> = RawTable<(K, SharedValue<Entry<V>>)>;
 
@@ -316,6 +319,26 @@ pub(super) fn take<K, V>(
         }
     }
     (count, range.end.min(table.buckets()))
+}
+
+/// [Takes out](take) what is dead. Tells besides when the first of what stays dies.
+pub(super) fn take_dead<K, V>(
+    table: &mut Table<K, V>,
+    range: Range<usize>,
+    room: usize,
+    now: Tick,
+    taken: impl FnMut(usize, K, Entry<V>),
+) -> (usize, usize, Deadline) {
+    let mut soonest = Deadline::PERSISTENT;
+    let leaves = |entry: &Entry<V>| {
+        let is_dead = entry.deadline.is_dead(now);
+        if !is_dead && soonest.is_later_than(entry.deadline) {
+            soonest = entry.deadline;
+        }
+        is_dead
+    };
+    let (looked_at, stop) = take(table, range, room, leaves, taken);
+    (looked_at, stop, soonest)
 }
 
 /// Which buckets of `range` (of the first [`WINDOW`] of it) hold an entry: how far each is from the
