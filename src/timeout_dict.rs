@@ -27,8 +27,9 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::retries::Retries;
+use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
-use self::{retries::Retries, state::SharedState};
 use crate::engine::{
     clock::{Deadline, Tick},
     coop,

@@ -39,7 +39,9 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// Keys are written as they are where they are strings, and else as JSON; values in a
 /// [`Format`](super::Format), JSON by default. So other programs can read and write them: the value of `ada`
-/// in the cache `sessions` is the string `fleeting:{sessions:7}:ada`, where 7 is the CRC16 of `ada` modulo 16.
+/// in the cache `sessions` is the string `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
+/// So that no two keys are one, a string that reads as JSON is written as JSON, too: `"12"` in quotes, `"null"`. What is
+/// written with the same name, prefix and type by another release is the same, as long as the digit in `cache1` is.
 /// A borrowed form of the key (`&str` for `String`) must be written as the key itself.
 ///
 /// # Time

@@ -13,7 +13,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use self::connection::Connection;
 pub(super) use self::connection::Node;
 pub use self::{builder::ClientBuilder, urls::Urls};
-use super::{Error, keyspace::Keyspace};
+use super::{
+    Error,
+    keyspace::{Keyspace, Kind},
+};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -53,8 +56,8 @@ pub(super) enum Resend {
 
 impl Client {
     /// The keys of `name`.
-    pub(super) fn keyspace(&self, name: &str) -> Result<Keyspace, Error> {
-        Keyspace::new(&self.0.prefix, name)
+    pub(super) fn keyspace(&self, kind: Kind, name: &str) -> Result<Keyspace, Error> {
+        Keyspace::new(&self.0.prefix, kind, name)
     }
 
     /// All servers that hold keys.

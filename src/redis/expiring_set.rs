@@ -59,7 +59,7 @@ use super::{
 ///
 /// # On the server
 ///
-/// One sorted set, `prefix:{name:set}`, whose members are the values and whose scores are milliseconds since
+/// One sorted set, `prefix:set1:{name}`, whose members are the values and whose scores are milliseconds since
 /// the Unix epoch. The fraction tells the members of a millisecond apart.
 ///
 /// # Cost

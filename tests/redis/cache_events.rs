@@ -51,7 +51,7 @@ async fn is_quiet(events: &mut LosslessEvents<String, u64>, time: Duration) -> b
 /// The keys of one name on the server.
 async fn keys(server: &Server) -> BTreeSet<String> {
     let mut plain = server.plain().await;
-    redis::cmd("KEYS").arg("fleeting:{c:*").query_async(&mut plain).await.unwrap()
+    redis::cmd("KEYS").arg("fleeting:cache1:{c:*").query_async(&mut plain).await.unwrap()
 }
 
 /// Sets numbers under themselves.
@@ -294,7 +294,7 @@ async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
     texts.expire_now("ada").await.unwrap();
     let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     let Err(Error::Decode { key, .. }) = event else { panic!("{event:?}") };
-    assert!(key.starts_with("fleeting:{c:") && key.ends_with("}:ada"), "{key}");
+    assert!(key.starts_with("fleeting:cache1:{c:") && key.ends_with("}:ada"), "{key}");
     let event = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
     assert_eq!(event.unwrap_err(), fleeting::Lagged(1));
     assert!(is_quiet(&mut events, LEASE + ms(200)).await, "it does not come again");

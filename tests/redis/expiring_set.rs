@@ -17,7 +17,7 @@ use crate::{
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(600);
-const KEY: &str = "fleeting:{here:set}";
+const KEY: &str = "fleeting:set1:{here}";
 
 type Set = ExpiringSet<String>;
 
@@ -57,7 +57,7 @@ async fn a_set_is_one_sorted_set_of_times() {
         Some(UNIX_EPOCH + Duration::from_secs(4_000_000_000))
     );
     assert!(matches!(Set::new(&client(server.url()).await, "a}", LONG), Err(Error::Name(_))));
-    assert_eq!(format!("{set:?}"), "ExpiringSet { key: \"fleeting:{here:set}\", .. }");
+    assert_eq!(format!("{set:?}"), "ExpiringSet { key: \"fleeting:set1:{here}\", .. }");
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn an_idle_set_leaves_with_its_last_member() {
     let short = ExpiringSet::new(&client(server.url()).await, "short", 100 * MILLI).unwrap();
     short.push(1).await.unwrap();
     sleep(100 * MILLI + 50 * MILLI).await;
-    assert_eq!(plain::<u32>(&server, &["EXISTS", "fleeting:{short:set}"]).await, 0);
+    assert_eq!(plain::<u32>(&server, &["EXISTS", "fleeting:set1:{short}"]).await, 0);
 }
 
 #[tokio::test]

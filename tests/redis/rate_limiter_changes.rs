@@ -99,11 +99,12 @@ async fn what_others_have_put_in_their_place_changes_nothing() {
     for nonsense in
         ["", "hello", "[]", "[[0,1,null]]", "[[1,0,null]]", "[[1,99999999999999999999,null]]"]
     {
-        let () = plain.set("fleeting:{changes:}:limits", nonsense).await.unwrap();
+        let () = plain.set("fleeting:limit1:changes:{}:limits", nonsense).await.unwrap();
         sleep(Duration::from_millis(500)).await;
         assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{nonsense:?}");
     }
-    let () = plain.set("fleeting:{changes:}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
+    let () =
+        plain.set("fleeting:limit1:changes:{}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
     has(&limiter, &[Limit::per_second(7).named("own")]).await;
 }
 

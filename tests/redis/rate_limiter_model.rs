@@ -158,7 +158,7 @@ async fn run_with(
         limits.iter().map(|limit| Rule { quota: limit.quota().into(), per: per(limit) }).collect()
     };
     let least = |rules: &[Rule]| rules.iter().map(|rule| rule.quota).min().unwrap();
-    let key = "fleeting:{model:ada}";
+    let key = "fleeting:limit1:model:{ada}";
     let mut random = SmallRng::seed_from_u64(seed);
     let mut naive = Naive::new(window, limits.len());
     let mut permits = Vec::new();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::super::{
     Client, Error,
-    keyspace::{Keyspace, SHARDS, shard},
+    keyspace::{Keyspace, Kind, SHARDS, shard},
     script::{Call, Script},
 };
 use crate::engine::ttl::When;
@@ -60,7 +60,7 @@ impl Commands {
         name: &str,
         retention: Option<Duration>,
     ) -> Result<Self, Error> {
-        let keyspace = client.keyspace(name)?;
+        let keyspace = client.keyspace(Kind::Cache, name)?;
         let streams = (0..SHARDS).map(|shard| [keyspace.index(shard), b".expired"].concat());
         let retention = retention.map(|time| match Expiry::of(time) {
             Expiry::Immediate => 1,
