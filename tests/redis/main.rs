@@ -16,9 +16,11 @@ mod expiring_set;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
+mod names;
 mod rate_limiter;
 mod rate_limiter_changes;
 mod rate_limiter_faults;
 mod rate_limiter_model;
+mod rights;
 mod timeout_dict;
 mod timeout_dict_faults;
