@@ -13,6 +13,7 @@ mod events;
 mod scan;
 mod state;
 mod stats;
+mod watch;
 
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
@@ -53,9 +54,9 @@ use crate::engine::ttl::{Ttl, When};
 /// # Cost
 ///
 /// Each verb is one round trip and atomic, where nothing else is said. Without
-/// [events](CacheBuilder::events) most are the plain command that is named with them, and expired values leave
-/// as the server lets them. With events each verb is one script, which takes the server about four times as
-/// long, and what has a TTL takes memory for an entry of a sorted set.
+/// [events](CacheBuilder::events) most are the plain command that is named with them. With events so are those that only
+/// read; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
+/// an entry of a sorted set and for its value once more. Expired values leave as the server lets them.
 ///
 /// # Errors
 ///
