@@ -6,6 +6,8 @@
 //!    tag, so that a cluster keeps them in one slot. A shard is the CRC16 of the key (as clusters count slots), modulo
 //!    the number of shards. What has no shards is one key.
 
+use futures_util::{StreamExt, stream::iter};
+
 use super::Error;
 
 /// Enough that a cluster spreads a name, few enough that asking each is cheap. With another number, what is on
@@ -92,6 +94,13 @@ impl Keyspace {
     pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
         [self.head.as_bytes(), self.name.as_bytes(), b":{", key, b"}"].concat()
     }
+}
+
+/// Asks shards for what may be large, four at once: all answers come by one connection, each in the time that a client
+/// gives it. In their order.
+pub(super) async fn few_at_once<F: Future>(asks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let asks: Vec<_> = asks.into_iter().collect();
+    iter(asks).buffered(4).collect().await
 }
 
 /// Whether it may stand in a key.

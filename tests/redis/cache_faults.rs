@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Proxy, Server},
+    servers::{Cluster, Proxy, SMALL_ANSWERS, Server},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -396,7 +396,7 @@ async fn one_that_is_always_overtaken_gives_up() {
 
 #[tokio::test]
 async fn a_hundred_megabytes_are_walked() {
-    let server = Server::start();
+    let server = Server::start_with(&SMALL_ANSWERS);
     // As a client is by default.
     let client = Client::connect(server.url()).await.unwrap();
     for events in [false, true] {

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms, until_enough},
-    servers::{Proxy, Server},
+    servers::{Proxy, SMALL_ANSWERS, Server},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -263,7 +263,7 @@ async fn what_does_not_decode_stands_in_nobodys_way_however_many_they_are() {
 
 #[tokio::test]
 async fn a_hundred_entries_of_a_megabyte_are_taken() {
-    let server = Server::start();
+    let server = Server::start_with(&SMALL_ANSWERS);
     // As a client is by default.
     let client = Client::connect(server.url()).await.unwrap();
     let builder = TimeoutDict::builder(&client, "large").format(fleeting::redis::Format::Raw);

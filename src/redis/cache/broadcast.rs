@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{
@@ -14,7 +14,10 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, keyspace::SHARDS},
+    super::{
+        Error,
+        keyspace::{SHARDS, few_at_once},
+    },
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     state::{BroadcastItem, CacheState, Ring},
@@ -145,7 +148,7 @@ where
             let answer = call.send_idempotent::<ReadStreamReply>(&commands.client).await;
             (shard, answer, Instant::now())
         });
-        let answers = join_all(polls).await;
+        let answers = few_at_once(polls).await;
         let mut more = false;
         for (shard, answer, local) in answers {
             let answer = match answer {

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{mpsc, watch},
@@ -23,7 +23,11 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, keyspace::SHARDS, script::Call},
+    super::{
+        Error,
+        keyspace::{SHARDS, few_at_once},
+        script::Call,
+    },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     state::CacheState,
     stats::Counters,
@@ -230,7 +234,7 @@ where
             let answer = call.send_once::<ReadGroupReply>(&self.decoder.commands.client).await;
             (number, answer, Instant::now())
         });
-        let answers = join_all(polls).await;
+        let answers = few_at_once(polls).await;
         let mut more = false;
         for (number, answer, local) in answers {
             match answer {

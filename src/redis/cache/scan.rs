@@ -16,7 +16,7 @@ use super::{
         Error,
         client::Node,
         codec::decode_key,
-        keyspace::{SHARDS, shard},
+        keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
     commands::Commands,
@@ -159,7 +159,7 @@ where
             let call = self.commands().get_many(keys);
             call.send_idempotent::<Vec<Option<Vec<u8>>>>(self.client()).await
         });
-        let pages = try_join_all(pages).await?;
+        let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         for ((_, keys), values) in found.unread.iter_mut().zip(pages) {
             // At least one, or it would not end.
             let read = keys.drain(..values.len().max(1).min(keys.len()));

@@ -14,7 +14,7 @@ use super::{
     oldest_first::{DuePeek, first_peek_len, peek_len, takes_per_shard},
     state::{DictState, NEVER, lease_micros},
 };
-use crate::redis::Error;
+use crate::redis::{Error, keyspace::few_at_once};
 
 /// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
 /// that a client gives it is none.
@@ -87,7 +87,7 @@ impl DictState {
             batches.map(|(shard, (latest, take))| self.lend_from(shard, how, *latest, *take));
         let mut entries = Vec::new();
         let (mut is_cut, mut has_met) = (false, false);
-        for batch in join_all(batches).await {
+        for batch in few_at_once(batches).await {
             match batch {
                 Ok(batch) => {
                     entries.extend(batch.entries);
