@@ -124,6 +124,8 @@ where
     /// assert_eq!(name, "Ada");
     /// # }
     /// ```
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
     pub fn get_or_set_with<Q, F, Fut>(
         &self,
         key: &Q,
@@ -169,6 +171,8 @@ where
     /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
     /// # }
     /// ```
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
     pub fn get_or_try_set_with<Q, E, F, Fut>(
         &self,
         key: &Q,
@@ -209,6 +213,8 @@ where
     }
 
     #[inline]
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
     fn get_or_load<Q, E, F, Fut>(
         &self,
         key: &Q,

@@ -3,6 +3,7 @@
 //! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
 
 mod bounds;
+mod loads;
 mod streams;
 
 use std::{

@@ -166,7 +166,7 @@ where
     }
 
     /// Whether anybody waits, or loads, anywhere.
-    #[cfg(test)]
+    #[cfg(all(test, shuttle))]
     pub(crate) fn is_asked(&self) -> bool {
         (0..self.shard_count()).any(|index| self.shards.read(index).beside().asked.is_some())
     }
