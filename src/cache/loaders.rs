@@ -313,7 +313,7 @@ where
                 Sought::Follows(flight, joined) => (self.seat(place, flight, false), joined),
             };
             if seat.leads {
-                return self.lead(seat, key, ttl, loader).await;
+                return self.lead(seat, 0, key, ttl, loader).await;
             }
             if Within::is(&seat.flight) {
                 // It would wait for itself.
@@ -326,7 +326,13 @@ where
             match seat.flight.wait().await {
                 Awaited::Leads => {
                     seat.leads = true;
-                    return self.lead(seat, key, ttl, loader).await;
+                    // In this order: what is written later is noticed.
+                    let began = seat.flight.overtakes();
+                    if let Some(value) = store.peek(key, &self.shared.clock) {
+                        seat.land(began, Ok(value.clone()));
+                        return Ok((value, Freshness::Fresh));
+                    }
+                    return self.lead(seat, began, key, ttl, loader).await;
                 }
                 Awaited::Landed(landing) if landing.began >= joined => match &landing.outcome {
                     Ok(value) => return Ok((value.clone(), Freshness::Loaded)),
@@ -345,6 +351,7 @@ where
     async fn lead<Q, E, F, Fut>(
         &self,
         seat: Seat<K, V, S>,
+        began: u32,
         key: &Q,
         ttl: impl TimeToLive<V>,
         loader: F,
@@ -355,7 +362,6 @@ where
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let began = seat.flight.overtakes();
         let start = self.shared.clock.now();
         let loaded = Within::run(&seat.flight, async move { loader().await }).await;
         self.lives.loads.count(self.shared.clock.now().since(start), loaded.is_err());
@@ -443,7 +449,8 @@ async fn refreshed<K, V, S, E, F, Fut>(
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<V, E>> + Send + 'static,
 {
-    let began = seat.flight.overtakes();
+    // It is nobody else's before, and a write since then wins.
+    let began = 0;
     let start = tokio::time::Instant::now();
     let load = Within::run(&seat.flight, async move {
         let value = loader().await?;

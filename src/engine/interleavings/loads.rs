@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
 };
 
 use shuttle::{future::block_on, rand::Rng, thread};
@@ -19,16 +19,24 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
     let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.place(&1);
     loop {
-        let flight = match parts.store.seek(place, &1, || 1, &parts.start) {
+        let (flight, began) = match parts.store.seek(place, &1, || 1, &parts.start) {
             Sought::Live(value) => return Some(value),
-            Sought::Leads(flight) => flight,
+            Sought::Leads(flight) => (flight, 0),
             Sought::Follows(flight, joined) => {
                 if gives_up() {
                     parts.store.leave_load(place, &flight);
                     return None;
                 }
                 match block_on(flight.wait()) {
-                    Awaited::Leads => flight,
+                    Awaited::Leads => {
+                        let began = flight.overtakes();
+                        if let Some(value) = parts.store.peek(&1, &parts.start) {
+                            flight.land(Landing { began, outcome: Ok(value) });
+                            parts.store.leave_load(place, &flight);
+                            return Some(value);
+                        }
+                        (flight, began)
+                    }
                     Awaited::Landed(landing) => {
                         parts.store.leave_load(place, &flight);
                         match &landing.outcome {
@@ -39,7 +47,7 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                 }
             }
         };
-        let loaded = lead(parts, &flight, value, running, gives_up());
+        let loaded = lead(parts, &flight, began, value, running, gives_up());
         parts.store.leave_load(place, &flight);
         return loaded;
     }
@@ -48,11 +56,11 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
 fn lead(
     parts: &Parts,
     flight: &Flight<u32>,
+    began: u32,
     value: u32,
     running: &AtomicU32,
     gives_up: bool,
 ) -> Option<u32> {
-    let began = flight.overtakes();
     assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
     thread::yield_now();
     running.fetch_sub(1, SeqCst);
@@ -120,6 +128,8 @@ fn interleavings_of_those_who_wait_for_a_value() {
     explore(|| {
         let parts = Parts::new();
         let place = parts.store.place(&1);
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = done.clone();
         let comes = spawn(&parts, move |parts| {
             let comers = parts.store.await_value(place);
             let told = comers.notified();
@@ -129,11 +139,12 @@ fn interleavings_of_those_who_wait_for_a_value() {
                 block_on(told);
             }
             parts.store.leave_comers(place, &comers);
-            parts.store.await_departure(place, &1, &parts.start).map(|farewell| {
+            if let Some(farewell) = parts.store.await_departure(place, &1, &parts.start) {
                 let event = block_on(farewell.event());
+                assert_eq!(event.cause, Cause::Removed);
                 parts.store.leave_leavers(place, &farewell);
-                event.value
-            })
+            }
+            is_done.store(true, SeqCst);
         });
         let gone = spawn(&parts, move |parts| {
             let comers = parts.store.await_value(place);
@@ -142,29 +153,16 @@ fn interleavings_of_those_who_wait_for_a_value() {
                 parts.store.leave_leavers(place, &farewell);
             }
         });
-        let writes = spawn(&parts, |parts| {
-            parts.set(7, 0, 100);
-            parts.set(8, 0, 100);
+        // Until the one who waits has had its luck.
+        let mut value = 0;
+        while !done.load(SeqCst) {
+            value += 1;
+            parts.set(value, 0, 100);
+            thread::yield_now();
             parts.remove(0, Cause::Removed);
-            // So that the one who waits for a value does not wait for ever.
-            parts.set(9, 0, 100);
-        });
-        writes.join().unwrap();
+            thread::yield_now();
+        }
         gone.join().unwrap();
-        parts.remove(0, Cause::Removed);
-        // It may have begun to wait for the last one only then.
-        parts.set(10, 0, 100);
-        parts.remove(0, Cause::Removed);
-        parts.set(11, 0, 100);
-        let remover = spawn(&parts, |parts| {
-            for _ in 0..3 {
-                parts.remove(0, Cause::Removed);
-                thread::yield_now();
-                parts.set(12, 0, 100);
-            }
-            parts.remove(0, Cause::Removed);
-        });
-        remover.join().unwrap();
         comes.join().unwrap();
         assert!(!parts.store.is_asked(), "what nobody waits for is kept");
     });
