@@ -298,8 +298,8 @@ where
             return;
         }
         self.waiting_bytes.fetch_add(size, Relaxed);
-        let sent = self.deliveries.as_ref().map(|deliveries| deliveries.try_send(delivery));
-        if matches!(sent, Some(Ok(()))) {
+        let deliveries = self.deliveries.as_ref();
+        if deliveries.is_some_and(|deliveries| deliveries.try_send(delivery).is_ok()) {
             self.counters.event();
         } else {
             // The subscription has just ended.
