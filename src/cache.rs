@@ -35,6 +35,8 @@ use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
 use self::lives::Lives;
+#[cfg(feature = "redis")]
+pub(crate) use self::nested::Within;
 pub use self::{
     builder::Builder,
     compute::Op,

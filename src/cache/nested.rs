@@ -8,11 +8,11 @@ thread_local! {
 }
 
 /// Being within something, until it is dropped.
-pub(super) struct Within;
+pub(crate) struct Within;
 
 impl Within {
     /// Awaits `future` as a part of `what`.
-    pub(super) async fn run<T, F: Future>(what: &Arc<T>, future: F) -> F::Output {
+    pub(crate) async fn run<T, F: Future>(what: &Arc<T>, future: F) -> F::Output {
         let id = Arc::as_ptr(what).addr();
         let mut future = pin!(future);
         poll_fn(move |cx| {
@@ -24,7 +24,7 @@ impl Within {
     }
 
     /// Whether what is polled is a part of `what`.
-    pub(super) fn is<T>(what: &Arc<T>) -> bool {
+    pub(crate) fn is<T>(what: &Arc<T>) -> bool {
         let id = Arc::as_ptr(what).addr();
         WITHIN.with_borrow(|within| within.contains(&id))
     }

@@ -50,6 +50,8 @@ use std::{
 };
 
 pub use self::entry::{Cause, Event};
+#[cfg(feature = "redis")]
+pub(crate) use self::meetings::{Joined, Meetings};
 use self::{
     asked::Asked,
     bound::Bound,

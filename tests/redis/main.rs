@@ -16,6 +16,7 @@ mod expiring_set;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
+mod loaders;
 mod names;
 mod rate_limiter;
 mod rate_limiter_changes;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -73,6 +74,14 @@ async fn use_cache(cache: &Cache<String, u64>) {
         cache.persist(key).await.unwrap();
         cache.update(key, |n| *n += 1).await.unwrap();
     }
+    cache.get_or_set_with("eve", HOUR, async || 1).await.unwrap();
+    let failed = cache.get_or_try_set_with("eva", HOUR, async || Err(())).await.unwrap();
+    assert_eq!(failed, Err(Arc::new(())));
+    // It gives the lease back meanwhile.
+    cache.get_or_set_with("eva", Duration::ZERO, async || 1).await.unwrap();
+    cache.set_many([("ada".to_owned(), 1), ("eve".to_owned(), 2)], Some(HOUR)).await.unwrap();
+    assert_eq!(cache.get_many(["eve", "eva"]).await.unwrap(), [Some(2), None]);
+    cache.remove("eve").await.unwrap();
     cache.remove("ada").await.unwrap();
     assert_eq!(cache.iter().count().await, 1);
     cache.expire_now("bob").await.unwrap();

@@ -50,7 +50,7 @@ pub(crate) enum Awaited<V> {
 
 impl<V> Flight<V> {
     /// Its maker leads.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { overtakes: AtomicU32::new(0), phase: Mutex::new(Phase::Led), told: Notify::new() }
     }
 
@@ -62,7 +62,7 @@ impl<V> Flight<V> {
         self.overtakes.load(Relaxed)
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(*self.phase(), Phase::Landed(_))
     }
 

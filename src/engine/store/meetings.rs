@@ -1,4 +1,4 @@
-//! Those who wait for the same key, of one shard and under its lock.
+//! Those who wait for the same key, under one lock: that of a shard, or of whoever else keeps them.
 //!
 //! Who comes is counted, and who goes: under the same lock, so that the last one to go takes the key along, whoever
 //! else goes at the same time.
@@ -9,7 +9,7 @@ use equivalent::Equivalent;
 use hashbrown::HashTable;
 
 /// By key, what all who wait for it share. Where it does no harm that keys of one hash meet, a key is `()`.
-pub(super) struct Meetings<K, T>(HashTable<Meeting<K, T>>);
+pub(crate) struct Meetings<K, T>(HashTable<Meeting<K, T>>);
 
 struct Meeting<K, T> {
     hash: u64,
@@ -28,16 +28,16 @@ impl<K, T> Meeting<K, T> {
 }
 
 impl<K, T> Meetings<K, T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(HashTable::new())
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Arc<T>>
+    pub(crate) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Arc<T>>
     where
         Q: Equivalent<K> + ?Sized,
     {
@@ -45,7 +45,7 @@ impl<K, T> Meetings<K, T> {
     }
 
     /// One more waits for this key. `is_over` tells of what there is whether a new one takes its place.
-    pub(super) fn join<Q>(
+    pub(crate) fn join<Q>(
         &mut self,
         hash: u64,
         key: &Q,
@@ -72,7 +72,7 @@ impl<K, T> Meetings<K, T> {
     }
 
     /// One of them has gone. Returns the key where it was the last, to be dropped after the lock.
-    pub(super) fn leave(&mut self, hash: u64, shared: &Arc<T>) -> Option<K> {
+    pub(crate) fn leave(&mut self, hash: u64, shared: &Arc<T>) -> Option<K> {
         let is_it = |met: &Meeting<K, T>| Arc::ptr_eq(&met.shared, shared);
         let mut found = self.0.find_entry(hash, is_it).ok()?;
         let met = found.get_mut();
@@ -88,7 +88,7 @@ impl<K, T> Meetings<K, T> {
     }
 
     /// What those share who wait for this key: they don't any more.
-    pub(super) fn take(&mut self, hash: u64, key: &K) -> Option<(Arc<T>, K)>
+    pub(crate) fn take(&mut self, hash: u64, key: &K) -> Option<(Arc<T>, K)>
     where
         K: Eq,
     {
@@ -97,13 +97,13 @@ impl<K, T> Meetings<K, T> {
         Some((met.shared, met.key))
     }
 
-    pub(super) fn each(&self, mut each: impl FnMut(&T)) {
+    pub(crate) fn each(&self, mut each: impl FnMut(&T)) {
         self.0.iter().for_each(|met| each(&met.shared));
     }
 }
 
-pub(super) struct Joined<T> {
-    pub(super) shared: Arc<T>,
+pub(crate) struct Joined<T> {
+    pub(crate) shared: Arc<T>,
     /// Whether nobody else was there.
-    pub(super) is_first: bool,
+    pub(crate) is_first: bool,
 }

@@ -27,6 +27,7 @@ pub struct CacheBuilder<K, V> {
     event_capacity: usize,
     lease: Duration,
     poll_every: Duration,
+    stale: Duration,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -65,6 +66,7 @@ impl<K, V> Cache<K, V> {
             event_capacity: 1_024,
             lease: Duration::from_secs(10),
             poll_every: Duration::from_millis(100),
+            stale: Duration::ZERO,
             types: PhantomData,
         }
     }
@@ -115,8 +117,10 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
-    /// How long after a subscriber of a group has died its events come to another. The same in all processes
-    /// that share the name. Defaults to 10 s.
+    /// How long after a process has died others take over from it: the events of a [group](Cache::events_lossless), and
+    /// what it was [loading](Cache::get_or_set_with). The same in all processes that share the name. Defaults to 10 s.
+    ///
+    /// Who lives renews it in time, so what takes longer keeps its lease.
     ///
     /// # Panics
     ///
@@ -140,13 +144,27 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
+    /// How long after the end of a loaded value [`get_or_set_with`](Cache::get_or_set_with) and its like may still return
+    /// it, while one process in the fleet loads it anew in the background. Defaults to zero: a dead value is never
+    /// returned.
+    ///
+    /// The server keeps such a value once more beside it, until then; each verb that writes is a script. All processes that
+    /// share a name must have this, or none. What [`set`](Cache::set) and its like have put is never stale: they, `update`,
+    /// a new TTL, `remove` and `clear` end the staleness of what was there. A refresh that fails is tried again no sooner
+    /// than a second later, by whatever process. With [events](CacheBuilder::events), a value is told of when it dies.
+    pub fn stale_while_revalidate(mut self, window: Duration) -> Self {
+        self.stale = window;
+        self
+    }
+
     /// Makes the cache. Nothing is sent.
     ///
     /// # Errors
     ///
     /// [`Error::Name`] for a name that can't be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
-        let commands = Arc::new(Commands::new(&self.client, &self.name, self.retention)?);
+        let commands =
+            Arc::new(Commands::new(&self.client, &self.name, self.retention, self.stale)?);
         let state = CacheState {
             name: self.name,
             commands,
@@ -156,6 +174,7 @@ impl<K, V> CacheBuilder<K, V> {
             lease: self.lease,
             poll_every: self.poll_every,
             counters: Arc::default(),
+            flights: Arc::default(),
             ring: Arc::new(Mutex::new(None)),
             stop: watch::Sender::new(false),
         };
@@ -173,6 +192,7 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
             .field("event_capacity", &self.event_capacity)
             .field("lease", &self.lease)
             .field("poll_every", &self.poll_every)
+            .field("stale_while_revalidate", &self.stale)
             .finish_non_exhaustive()
     }
 }

@@ -5,10 +5,10 @@
 -- Returns nothing.
 
 for at = 2, #ARGV do
-    local record, shadow = KEYS[2 * at - 3], KEYS[2 * at - 2]
+    local record, shadow, load = KEYS[3 * at - 5], KEYS[3 * at - 4], KEYS[3 * at - 3]
     if redis.call('TYPE', record).ok == 'string' then
         settle(ARGV[at], shadow)
-        redis.call('UNLINK', record)
+        redis.call('UNLINK', record, load)
         forget(ARGV[at], shadow)
     end
 end

@@ -2,10 +2,14 @@
 //!
 //! 1. A record is a plain string with the server's own TTL, which it does not outlive: reads are plain commands. With
 //!    subscribers (`retention`) what changes is a script, which also keeps what is to be told: see prelude.lua.
-//! 2. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
+//! 2. A write to a key ends the load of it that is under way (seek.lua): in the same script, or where it lives on for long
+//!    by being there when that is to be put. So a plain `SET` is enough for most.
+//! 3. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
 //!    and lives no shorter than its TTL and less than a millisecond longer.
 
 use std::time::Duration;
+
+use rand::{RngExt, rngs::SmallRng};
 
 use super::super::{
     Client, Error,
@@ -26,6 +30,17 @@ static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
 static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
+static SET_MANY: Script =
+    Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
+static SEEK: Script = Script::new([include_str!("seek.lua")]);
+static HOLD: Script = Script::new([include_str!("hold.lua")]);
+static PUBLISH: Script =
+    Script::new([PRELUDE, include_str!("put.lua"), include_str!("publish.lua")]);
+/// A command that changes a value, which ends the load of its key where it did.
+static CHANGE: Script = Script::new(["\
+    local answer = redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))
+    if answer ~= 0 then redis.call('UNLINK', KEYS[2]) end
+    return answer"]);
 static CREATE_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static READ_GROUP: Script =
@@ -39,6 +54,8 @@ pub(super) struct Commands {
     pub(super) keyspace: Keyspace,
     /// For how many milliseconds an expiration waits for its subscribers; `None` where there are none.
     retention: Option<u64>,
+    /// For how many milliseconds what was loaded may be used after its end.
+    stale: u64,
     shards: Vec<ShardKeys>,
 }
 
@@ -47,6 +64,8 @@ struct ShardKeys {
     /// What has expired and waits for subscribers.
     stream: Vec<u8>,
     groups: Vec<u8>,
+    /// What changes whenever all is cleared, for loads that are under way then.
+    cleared: Vec<u8>,
     /// The two notes of prelude.lua.
     soonest: Vec<u8>,
     told: Vec<u8>,
@@ -55,6 +74,10 @@ struct ShardKeys {
 /// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
 /// that a client gives it is none.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// In milliseconds. Who loads for longer may miss that something was written meanwhile that lived for at least so long, and
+/// has died since. For this alone a plain `SET` needs no script.
+const LONG_LIFE: u64 = 60_000;
 
 /// A TTL as the server takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +95,7 @@ impl Commands {
         client: &Client,
         name: &str,
         retention: Option<Duration>,
+        stale: Duration,
     ) -> Result<Self, Error> {
         let keyspace = client.keyspace(Kind::Cache, name)?;
         let shards = (0..SHARDS).map(|shard| {
@@ -79,6 +103,7 @@ impl Commands {
             ShardKeys {
                 stream: beside(".expired"),
                 groups: beside(".groups"),
+                cleared: beside(".cleared"),
                 soonest: beside(".soonest"),
                 told: beside(".told"),
             }
@@ -89,7 +114,8 @@ impl Commands {
             Expiry::After(time) => time,
             Expiry::Never => LONGEST as u64,
         });
-        Ok(Self { client: client.clone(), shards, keyspace, retention })
+        let stale = Expiry::of(stale).milliseconds().unwrap_or(LONGEST as u64);
+        Ok(Self { client: client.clone(), shards, keyspace, retention, stale })
     }
 
     /// Whether expirations are told to subscribers.
@@ -109,14 +135,14 @@ impl Commands {
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
             (None, Expiry::Immediate) => self.remove(key),
-            (None, Expiry::After(ttl)) => self.command("GETEX", key).arg("PX").arg(ttl),
+            (None, Expiry::After(ttl)) => self.change("GETEX", key, expiry).arg("PX").arg(ttl),
             (None, Expiry::Never) => self.command("GETEX", key).arg("PERSIST"),
             (Some(_), _) => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg("GETEX"),
         }
     }
 
     pub(super) fn set(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.command("SET", key).arg(value);
+        let set = |key| self.change("SET", key, expiry).arg(value);
         match (self.retention, expiry) {
             // What it replaces leaves all the same, and is returned.
             (None, Expiry::Immediate) => self.remove(key),
@@ -127,7 +153,7 @@ impl Commands {
     }
 
     pub(super) fn set_nx(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
-        let set = |key| self.command("SET", key).arg(value).arg("NX");
+        let set = |key| self.change("SET", key, expiry).arg(value).arg("NX");
         match (self.retention, expiry) {
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl),
             (None, Expiry::Never) => set(key),
@@ -140,7 +166,9 @@ impl Commands {
     pub(super) fn set_keep_ttl(&self, key: &[u8], value: &[u8], expiry: Expiry) -> Call<'_> {
         match (self.retention, expiry) {
             // What replaces none gets no TTL by it, as it should. Any other TTL needs a look at what is there.
-            (None, Expiry::Never) => self.command("SET", key).arg(value).arg("KEEPTTL").arg("GET"),
+            (None, Expiry::Never) => {
+                self.change("SET", key, expiry).arg(value).arg("KEEPTTL").arg("GET")
+            }
             _ => self.write(key, value, expiry, "KEEPTTL"),
         }
     }
@@ -159,7 +187,7 @@ impl Commands {
         });
         match (self.retention, expiry.milliseconds()) {
             // Without a TTL it is no `PEXPIRE`, and `PERSIST` knows no conditions.
-            (None, Some(ttl)) => self.command("PEXPIRE", key).arg(ttl).arg(how),
+            (None, Some(ttl)) => self.change("PEXPIRE", key, expiry).arg(ttl).arg(how),
             _ => self.key_script(&EXPIRE, key).arg(expiry.arg()).arg(how.unwrap_or("ALWAYS")),
         }
     }
@@ -177,7 +205,7 @@ impl Commands {
 
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
-            None => self.command("GETDEL", key),
+            None => self.change("GETDEL", key, Expiry::Immediate),
             Some(_) => self.key_script(&REMOVE, key).arg(""),
         }
     }
@@ -199,6 +227,56 @@ impl Commands {
     pub(super) fn clear<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
         let call = self.shard_script(&CLEAR, shard, self.records_of(keys));
         keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
+    }
+
+    /// Lets whoever loads put nothing, and forgets what is stale.
+    pub(super) fn clear_loads(&self, shard: u16) -> Call<'_> {
+        /// Longer than any load, beside what is stale.
+        const DAY: u64 = 86_400_000;
+        let cleared = &self.shards[usize::from(shard)].cleared;
+        let unique: u64 = rand::make_rng::<SmallRng>().random();
+        Call::command("SET", cleared).arg(unique).arg("PX").arg(self.stale.saturating_add(DAY))
+    }
+
+    /// Puts values at keys of one shard.
+    pub(super) fn set_many(&self, entries: &[&(Vec<u8>, Vec<u8>)], expiry: Expiry) -> Call<'_> {
+        let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| &key[..]).collect();
+        let shard = keys.first().map_or(0, |key| shard(key));
+        let call = self.shard_script(&SET_MANY, shard, self.records_of(&keys));
+        let call = call.arg(expiry.arg());
+        entries.iter().fold(call, |call, (key, value)| call.arg(&key[..]).arg(&value[..]))
+    }
+
+    /// What who wants a value finds; with a lease, it gets that where there is none to find and nobody loads it.
+    pub(super) fn seek(&self, key: &[u8], lease: Option<(&str, Duration)>) -> Call<'_> {
+        let cleared = self.shards[usize::from(shard(key))].cleared.clone();
+        let (token, length) = lease.unwrap_or_default();
+        let call = SEEK.call(&[self.keyspace.record(key), self.load_of(key), cleared]);
+        call.arg(token).arg(Expiry::of(length).arg())
+    }
+
+    /// Renews a lease; for zero it is given back. It is `whose` from then on.
+    pub(super) fn hold(&self, key: &[u8], token: &str, length: Duration, whose: &str) -> Call<'_> {
+        HOLD.call(&[self.load_of(key)]).arg(token).arg(Expiry::of(length).arg()).arg(whose)
+    }
+
+    /// Puts what was loaded with a lease.
+    pub(super) fn publish(
+        &self,
+        key: &[u8],
+        token: &str,
+        value: &[u8],
+        expiry: Expiry,
+    ) -> Call<'_> {
+        let mut keys = self.records_of(&[key]);
+        keys.push(self.shards[usize::from(shard(key))].cleared.clone());
+        let call = self.shard_script(&PUBLISH, shard(key), keys);
+        call.arg(key).arg(token).arg(value).arg(expiry.arg()).arg(self.stale)
+    }
+
+    /// Whether anything is used after its end.
+    pub(super) fn keeps_stale(&self) -> bool {
+        self.stale > 0
     }
 
     pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
@@ -236,18 +314,35 @@ impl Commands {
         Call::command(command, &self.keyspace.record(key))
     }
 
+    /// A command after which a value lives for as long.
+    fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
+        let is_seen = match expiry {
+            Expiry::Immediate => false,
+            Expiry::After(ttl) => ttl >= LONG_LIFE,
+            Expiry::Never => true,
+        };
+        if is_seen && !self.keeps_stale() {
+            return self.command(command, key);
+        }
+        CHANGE.call(&[self.keyspace.record(key), self.load_of(key)]).arg(command)
+    }
+
     fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
         self.shard_script(script, shard(key), self.records_of(&[key])).arg(key)
     }
 
-    /// For each key its record and its shadow.
+    /// For each key its record, its shadow, and its load.
     fn records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
         let records = keys.iter().flat_map(|key| {
             let key = key.as_ref();
             let shadow = [self.keyspace.index(shard(key)), b".value:", key].concat();
-            [self.keyspace.record(key), shadow]
+            [self.keyspace.record(key), shadow, self.load_of(key)]
         });
         records.collect()
+    }
+
+    fn load_of(&self, key: &[u8]) -> Vec<u8> {
+        [self.keyspace.index(shard(key)), b".load:", key].concat()
     }
 
     fn subscriber_script(&self, script: &'static Script, shard: u16) -> Call<'_> {

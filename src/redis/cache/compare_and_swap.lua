@@ -10,5 +10,6 @@ local at, was_dead = settle(ARGV[2], shadow)
 local value = not was_dead and redis.call('GET', record)
 if value ~= ARGV[3] then return { 0, value } end
 redis.call('SET', record, ARGV[4], 'KEEPTTL')
+redis.call('UNLINK', load)
 if at then shelve(ARGV[2], shadow, ARGV[4], at) end
 return { 1, false }

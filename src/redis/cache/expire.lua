@@ -27,6 +27,7 @@ elseif how == 'GT' and not (old and (not new or new > old)) then
 elseif how == 'LT' and not (new and (not old or new < old)) then
     return false
 end
+redis.call('UNLINK', load)
 if new and is_dead(new) then
     tell(key, value, new)
     redis.call('UNLINK', record)

@@ -1,7 +1,8 @@
 -- What every script of a cache begins with: the time, and the few ways to change a value and what tells of its end.
 -- Changes nothing by itself.
 --
--- KEYS      for each key that the script is about its record and its shadow; then the index and the stream of their
+-- KEYS      for each key that the script is about its record, its shadow and its load (seek.lua), which a write to the
+--           key ends; then the index and the stream of their
 --           shard, and two notes: the soonest deadline of the index, and what changes whenever the stream has news
 -- ARGV[1]   for how many milliseconds an expiration waits for its subscribers; empty where there are none
 --
@@ -11,7 +12,7 @@
 -- stream, which has what was told, and the notes. A note may say less than is so, and never more: it is read often, so
 -- that scripts need not be.
 
-local record, shadow = KEYS[1], KEYS[2]
+local record, shadow, load = KEYS[1], KEYS[2], KEYS[3]
 local index, stream, soonest, told = KEYS[#KEYS - 3], KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local retention = tonumber(ARGV[1])
 

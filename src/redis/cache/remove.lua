@@ -8,6 +8,7 @@
 local key = ARGV[2]
 local at, was_dead = settle(key, shadow)
 local value = redis.call('GET', record)
+redis.call('UNLINK', load)
 if was_dead or not value then return false end
 if ARGV[3] == 'EXPIRE' then tell(key, value, math.floor(now)) end
 redis.call('UNLINK', record)

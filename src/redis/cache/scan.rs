@@ -124,6 +124,11 @@ where
     ///
     /// A call that is dropped before it is done has taken some of the entries out.
     pub async fn clear(&self) -> Result<(), Error> {
+        // First, or what is put while the server looks at its keys could be passed over.
+        let loads = (0..SHARDS).map(async |shard| {
+            self.commands().clear_loads(shard).send_idempotent::<Value>(self.client()).await
+        });
+        try_join_all(loads).await?;
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {

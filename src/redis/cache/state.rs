@@ -13,6 +13,7 @@ use super::{
     super::{Error, Format},
     commands::Commands,
     event_record::EventDecoder,
+    flights::Flights,
     stats::Counters,
 };
 use crate::engine::event::{Event, Lagged};
@@ -29,6 +30,8 @@ pub(super) struct CacheState<K, V> {
     pub(super) poll_every: Duration,
     /// Of handles and tasks together.
     pub(super) counters: Arc<Counters>,
+    /// What is being loaded for somebody in this process.
+    pub(super) flights: Arc<Flights>,
     /// Into which the one task of all [`Events`](super::Events) writes, while there is such a task.
     pub(super) ring: Arc<Mutex<Ring<K, V>>>,
     /// Whether the streams are to end. They also do when this is dropped.

@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Calls of `get` and `get_ex` that found a live value.
+    /// Calls of `get`, `get_ex` and of verbs that load that found a live value; of `get_many` each key counts.
     pub hits: u64,
-    /// Calls of `get` and `get_ex` that found none.
+    /// Those that found none.
     pub misses: u64,
+    /// Loaders that ran in this process.
+    pub loads: u64,
+    /// Those that returned an error, or whose value could not be put.
+    pub failed_loads: u64,
     /// Expirations that came to this process, whether to [`Events`](super::Events), once for all of them, or
     /// to [`LosslessEvents`](super::LosslessEvents).
     pub events: u64,
@@ -22,6 +26,8 @@ pub struct CacheStats {
 pub(super) struct Counters {
     hits: AtomicU64,
     misses: AtomicU64,
+    loads: AtomicU64,
+    failed_loads: AtomicU64,
     events: AtomicU64,
     missed: AtomicU64,
 }
@@ -31,6 +37,14 @@ impl Counters {
     pub(super) fn read<T>(&self, value: &Option<T>) {
         let counter = if value.is_some() { &self.hits } else { &self.misses };
         counter.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn load(&self) {
+        self.loads.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn failed_load(&self) {
+        self.failed_loads.fetch_add(1, Relaxed);
     }
 
     pub(super) fn event(&self) {
@@ -45,6 +59,8 @@ impl Counters {
         CacheStats {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
+            loads: self.loads.load(Relaxed),
+            failed_loads: self.failed_loads.load(Relaxed),
             events: self.events.load(Relaxed),
             missed: self.missed.load(Relaxed),
         }

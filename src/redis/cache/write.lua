@@ -13,12 +13,14 @@ if how ~= 'SET' then
     local old = not was_dead and redis.call('GET', record)
     if old and how == 'NX' then return 0 end
     if old then
+        redis.call('UNLINK', load)
         redis.call('SET', record, value, 'KEEPTTL')
         if at then shelve(key, shadow, value, at) end
         return old
     end
 end
 local deadline, old = after(ttl), nil
+redis.call('UNLINK', load)
 if is_dead(deadline) then
     old = redis.call('GET', record)
     tell(key, value, deadline)
