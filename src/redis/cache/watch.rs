@@ -46,7 +46,7 @@ impl Watch {
         let (notes, _) = notes.as_chunks::<2>();
         for (shard, [soonest, news]) in self.shards.iter_mut().zip(notes) {
             let soonest = soonest.as_deref().and_then(|at| std::str::from_utf8(at).ok());
-            shard.soonest = soonest.and_then(|at| at.parse().ok());
+            shard.soonest = soonest.and_then(|note| note.split(' ').next()?.parse().ok());
             shard.news = news.clone().unwrap_or_default();
         }
         Ok(())
