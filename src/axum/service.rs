@@ -253,6 +253,6 @@ mod tests {
     async fn a_denied_request_gives_back_what_the_service_reserved_for_it() {
         let at_once = |parts: &Parts| ControlFlow::Continue(Some(parts.method.clone()));
         denied_requests_keep_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
-        denied_requests_keep_no_place(KeyExtractor::from_request()).await;
+        denied_requests_keep_no_place(KeyExtractor::from_request(())).await;
     }
 }

@@ -81,7 +81,7 @@ impl<A: Algorithm> Strangers<A> {
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
             };
-            self.counts.count(charged.is_err());
+            self.counts.count(charged.as_ref().err().map(Denied::longest));
             inspect(&states.shared, check);
             let admitted = charged?;
             self.extend(states.shared.idle_from(rules));

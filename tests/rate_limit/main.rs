@@ -13,6 +13,7 @@ mod checks;
 mod in_use;
 mod keys;
 mod limits;
+mod lines;
 mod model;
 mod runtimes;
 mod settle;

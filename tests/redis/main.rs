@@ -19,6 +19,7 @@ mod layouts;
 mod rate_limiter;
 mod rate_limiter_changes;
 mod rate_limiter_faults;
+mod rate_limiter_lines;
 mod rate_limiter_model;
 mod timeout_dict;
 mod timeout_dict_faults;
