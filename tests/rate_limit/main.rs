@@ -10,6 +10,7 @@ mod two_clocks;
 mod access_log;
 mod changes;
 mod checks;
+mod everything;
 mod in_use;
 mod keys;
 mod limits;

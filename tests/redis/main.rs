@@ -18,6 +18,7 @@ mod layer;
 mod layouts;
 mod rate_limiter;
 mod rate_limiter_changes;
+mod rate_limiter_everything;
 mod rate_limiter_faults;
 mod rate_limiter_lines;
 mod rate_limiter_model;
