@@ -27,7 +27,7 @@ use tokio::{
 
 pub(crate) use self::{
     call::CallTime,
-    deadline::{Deadline, Now, Tick, nanoseconds},
+    deadline::{AtomicDeadline, Deadline, Now, Tick, nanoseconds},
     kernel::check,
     lazy::{LazyInstant, LazyNow},
 };
