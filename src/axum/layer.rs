@@ -72,8 +72,8 @@ use crate::{
 /// # Cost
 ///
 /// A check, which tells what is left, too, and the writing of the fields (not with [`Headers::None`]); a box for
-/// the future only where a key is [extracted](RateLimitLayer::by), a request denied, or one may
-/// [wait](RateLimitLayer::wait).
+/// the future only where a key is [extracted](RateLimitLayer::by), or its limits are [looked
+/// up](RateLimitLayer::limits_by_key), where a request is denied, or one may [wait](RateLimitLayer::wait).
 ///
 /// # Keys
 ///
@@ -148,7 +148,8 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// As [`limits`](RateLimitLayer::limits), which it takes the place of, by a look-up of the key that may wait; what
-    /// it said holds for `ttl` and, where many keys come, for 100,000 of them. Each request takes a box for its future.
+    /// it said holds for `ttl` and, where many keys come, for 100,000 of them. There is one look-up of a key at a time,
+    /// for all who wait for it. Each request takes a box for its future.
     ///
     /// `None` is kept as well: so a key that nobody knows is not looked up each time.
     ///

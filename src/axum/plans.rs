@@ -15,7 +15,7 @@ pub(super) type Plan = Option<Arc<[Limit]>>;
 pub(super) struct Plans<K> {
     known: Cache<K, Plan>,
     ttl: Duration,
-    look_up: Box<dyn Fn(K) -> BoxFuture<'static, Plan> + Send + Sync>,
+    look_up: Arc<dyn Fn(K) -> BoxFuture<'static, Plan> + Send + Sync>,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Plans<K> {
@@ -24,18 +24,14 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Plans<K> {
         F: Future<Output = Plan> + Send + 'static,
     {
         let known = Cache::builder().max_entries(KNOWN).name("plans").build();
-        Self { known, ttl, look_up: Box::new(move |key| Box::pin(look_up(key))) }
+        Self { known, ttl, look_up: Arc::new(move |key| Box::pin(look_up(key))) }
     }
 
     /// The limits of a key; `None` for the limiter's own.
     pub(super) async fn of(&self, key: K) -> Plan {
         // A long key is known by a short one, and looked up as it is.
         let known = bounded(key.clone());
-        if let Some(plan) = self.known.get(&known).await {
-            return plan;
-        }
-        let plan = (self.look_up)(key).await;
-        self.known.set_ex(known, plan.clone(), self.ttl).await;
-        plan
+        let look_up = self.look_up.clone();
+        self.known.get_or_set_with(&known, self.ttl, move || look_up(key)).await
     }
 }

@@ -137,6 +137,38 @@ async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
     assert_eq!(asked.lock().unwrap().len(), 4);
 }
 
+/// A hundred at once ask the database once; whoever of them goes away.
+#[tokio::test(start_paused = true)]
+async fn there_is_one_look_up_of_a_key_at_a_time() {
+    let limiter = hourly(1_000);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let layer = RateLimitLayer::new(limiter, all).limits_by_key(60 * SECOND, move |_| {
+        count.fetch_add(1, Relaxed);
+        async {
+            sleep(10 * SECOND).await;
+            None
+        }
+    });
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, get_with(&[])).await }
+    });
+    let others = (0..100).map(|_| {
+        let app = app.clone();
+        tokio::spawn(async move { ask(&app, get_with(&[])).await.status() })
+    });
+    let others: Vec<_> = others.collect();
+    sleep(5 * SECOND).await;
+    assert_eq!(asked.load(Relaxed), 1);
+    first.abort();
+    for other in others {
+        assert_eq!(other.await.unwrap(), 200);
+    }
+    assert_eq!(asked.load(Relaxed), 2, "another goes on with its own");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_look_up_that_panics_harms_its_own_request_alone() {
     let limiter = hourly(2);
