@@ -60,8 +60,18 @@ where
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
+        let mut version = self.plan.version();
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, inspect);
+        }
+        // Where nobody waits it asks at once, and stands in line only where it has to wait.
+        let mut first_told = None;
+        if !self.waiting.has_line(key) {
+            let told = self.decide_by(key, limits, cost, inspect);
+            if told.as_ref().err().is_none_or(|limited| in_time(limited).is_none()) {
+                return told;
+            }
+            first_told = Some(told);
         }
         let waiter = self.waiting.join(key.to_owned(), cost);
         if max_wait.is_some() && waiter.behind() > 0 {
@@ -71,7 +81,7 @@ where
             }
         }
         loop {
-            let version = self.plan.version();
+            let first_told = first_told.take();
             // Again after each change: what may pass now, or never will, waits for nobody.
             if self.needs_no_wait(limits, cost) {
                 return self.decide_by(key, limits, cost, inspect);
@@ -85,24 +95,29 @@ where
                     return Err(self.turn_away(limits, limited));
                 }
                 // Again after each sleep, as a check that did not wait may have come first.
-                Ok(()) => match self.decide_by(key, limits, cost, inspect) {
-                    Ok(permit) => return Ok(permit),
-                    Err(limited) => {
-                        let Some(at) = in_time(&limited) else { return Err(limited) };
-                        let at = self.wait.jittered(at, &mut self.shared.random());
-                        waiter.asks_at(at);
-                        at
+                Ok(()) => {
+                    match first_told.unwrap_or_else(|| self.decide_by(key, limits, cost, inspect)) {
+                        Ok(permit) => return Ok(permit),
+                        Err(limited) => {
+                            let Some(at) = in_time(&limited) else { return Err(limited) };
+                            let at = self.wait.jittered(at, &mut self.shared.random());
+                            waiter.asks_at(at);
+                            at
+                        }
                     }
-                },
+                }
             };
             let mut change = pin!(self.plan.change());
             change.as_mut().enable();
-            if self.plan.version() != version {
+            let present = self.plan.version();
+            if present != version {
+                version = present;
                 continue;
             }
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
             *has_waited = true;
+            version = self.plan.version();
         }
     }
 

@@ -8,6 +8,7 @@
 //!    and no key dropped.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, HashMap},
     future::poll_fn,
     hash::{BuildHasher, Hash},
@@ -122,6 +123,16 @@ impl<K, S> Waiting<K, S> {
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
+    /// Whether somebody waits for `key`.
+    pub(crate) fn has_line<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let lines = self.lock();
+        !lines.by_key.is_empty() && lines.by_key.contains_key(key)
+    }
+
     /// The last place in the line of `key`, for who waits for `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
         let told = Arc::new(Notify::new());
