@@ -21,6 +21,7 @@ use super::{
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
     name_generator::NameGenerator,
+    retries::Retries,
     retry::RetryBudget,
 };
 
@@ -32,17 +33,34 @@ pub(super) struct Options {
     pub(super) rnd_hex: Option<u8>,
     pub(super) sync: bool,
     pub(super) max_size: u64,
+    /// None where deliveries are not counted.
+    pub(super) retries: Option<Retries>,
 }
 
 impl Options {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), umask: None, rnd_hex: None, sync: false, max_size: 1 << 30 }
+        Self {
+            path: path.to_owned(),
+            umask: None,
+            rnd_hex: None,
+            sync: false,
+            max_size: 1 << 30,
+            retries: None,
+        }
+    }
+
+    /// Deliveries are counted as soon as one of the settings of retries is made.
+    pub(super) fn retries(&mut self) -> &mut Retries {
+        self.retries.get_or_insert(Retries::DEFAULT)
     }
 
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
     /// there.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size } = self;
+        let Self { path, umask, rnd_hex, sync, max_size, retries } = self;
+        if let Some(retries) = &retries {
+            retries.check()?;
+        }
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
             let reason = format!("it is at most 0o777, and not {umask:#o}");
             return Err(Error::InvalidOption { option: "umask", reason });
@@ -64,6 +82,7 @@ impl Options {
             umask,
             sync,
             max_size,
+            retries,
             names: NameGenerator::new(rnd_hex),
             id: id(&at_path),
             cache: is_in_memory(&path).then(DirCache::default),
@@ -85,6 +104,8 @@ pub struct Root {
     pub(super) sync: bool,
     /// How long what an element holds may be, in bytes.
     pub(super) max_size: u64,
+    /// None where deliveries are not counted.
+    pub(super) retries: Option<Retries>,
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
     id: DirId,
@@ -102,7 +123,7 @@ struct Synced {
 }
 
 /// Device and inode.
-type DirId = (u64, u64);
+pub(super) type DirId = (u64, u64);
 
 impl Root {
     pub(super) fn path(&self) -> &Path {
@@ -205,6 +226,24 @@ impl Root {
     /// A directory of elements; none where there is none.
     pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
         self.opener().open(directory)
+    }
+
+    /// A directory in the queue's that is not one of elements, which it makes if need be.
+    pub(super) fn open_or_make<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+    ) -> Result<Arc<Dir>, Error> {
+        let mut retries = RetryBudget::of("make");
+        loop {
+            if let Some(dir) = opener.open_named(name)? {
+                return Ok(dir);
+            }
+            // Nobody made it yet, or somebody removed it.
+            self.make_named(name)?;
+            *opener = self.opener();
+            retries.spend(|| self.path.join(name))?;
+        }
     }
 
     /// Looks at the queue's directory: what one call opens, it opens by this.

@@ -206,6 +206,25 @@ impl QueueSimpleBuilder {
         self
     }
 
+    /// How long an element that failed stays away: `first` after its first failure, and twice as long after each, up to
+    /// `max`. It is jittered: half to three halves of that. Defaults to a second and a minute where there is a
+    /// [`max_attempts`](Self::max_attempts), else to none: what failed may come again at once.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        let retries = self.options.retries();
+        (retries.first, retries.max) = (first, max);
+        self
+    }
+
+    /// How often an element may fail before it is [dead](DirQueue::take_dead). Defaults to no bound.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.retries().max_attempts = Some(attempts);
+        self
+    }
+
     /// Opens the queue.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 #[cfg(target_os = "linux")]
 use std::mem::MaybeUninit;
 use std::{
-    ffi::{CStr, OsStr},
+    ffi::{CStr, CString, OsStr},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -17,7 +17,7 @@ use rustix::fs::RawDir;
 use rustix::{
     fs::{
         AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
-        linkat, openat, renameat, statat, unlinkat, utimensat,
+        linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
     },
     io::Result,
 };
@@ -102,6 +102,15 @@ impl Dir {
 
     pub(in crate::dirq) fn link(&self, from: &CStr, to: &CStr) -> Result<()> {
         call("link", || linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
+    }
+
+    /// A symbolic link that is a text of a few words, and is never followed.
+    pub(in crate::dirq) fn symlink(&self, text: &CStr, name: &CStr) -> Result<()> {
+        call("symlink", || symlinkat(text, &self.fd, name))
+    }
+
+    pub(in crate::dirq) fn read_link(&self, name: &CStr) -> Result<CString> {
+        call("read a link", || readlinkat(&self.fd, name, Vec::new()))
     }
 
     pub(in crate::dirq) fn unlink(&self, name: &CStr) -> Result<()> {

@@ -58,9 +58,10 @@ impl Normal {
         loop {
             let parent = match &dirs.temporary {
                 Some(dir) => dir.clone(),
-                None => {
-                    dirs.temporary.insert(self.open_or_make(&mut dirs.opener, TEMPORARY)?).clone()
-                }
+                None => dirs
+                    .temporary
+                    .insert(self.root.open_or_make(&mut dirs.opener, TEMPORARY)?)
+                    .clone(),
             };
             let name = FileName::element(self.root.names.next());
             match parent.mkdir(name.c_str(), umask) {

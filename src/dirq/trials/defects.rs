@@ -5,7 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use super::*;
 use crate::dirq::purge::PurgeReport;
 
-const ANY: Setting = Setting { normal: false, sync: false, cached: true, renames: true };
+const ANY: Setting =
+    Setting { normal: false, sync: false, cached: true, renames: true, counted: false };
 const NORMAL: Setting = Setting { normal: true, ..ANY };
 const BOTH: [Setting; 2] = [ANY, NORMAL];
 
@@ -287,5 +288,29 @@ async fn who_can_not_lock_an_element_leaves_its_age() {
         age(process.path());
         assert!(!process.lock(&name).expect("nothing fails"));
         assert_eq!(process.purge().expect("nothing fails").locks, 1);
+    }
+}
+
+/// The disk is full until somebody takes what it is full of.
+#[tokio::test]
+async fn what_can_not_be_counted_is_given_out_all_the_same() {
+    for setting in BOTH.map(|setting| Setting { counted: true, ..setting }) {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        process.add("x").expect("nothing fails");
+        let full = |what: &'static str| match what {
+            "symlink" => Fate::Refused(Errno::NOSPC),
+            _ => Fate::Made,
+        };
+        either!(&process, queue => with(full, || {
+            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
+            assert_eq!(job.attempts(), 1);
+            // That it failed is not to be remembered either, and it is unlocked.
+            let failed = now(job.retry_in(Duration::from_secs(3600)));
+            assert!(matches!(failed, Err(Error::Io { operation: "write", .. })), "{failed:?}");
+            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
+            now(job.ack()).expect("it is locked");
+        }));
+        assert_eq!(process.names(), []);
     }
 }
