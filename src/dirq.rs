@@ -124,6 +124,7 @@
 // the one door to the file system, and `blocking` says on which thread one goes through it.
 mod ahead;
 mod blocking;
+mod bound;
 mod cursor;
 mod dead;
 mod delivery;

@@ -314,3 +314,39 @@ async fn what_can_not_be_counted_is_given_out_all_the_same() {
         assert_eq!(process.names(), []);
     }
 }
+
+/// Who asks is a thread of the runtime, and must not wait for a disk with another.
+#[test]
+fn who_counts_a_directory_holds_up_nobody_who_asks() {
+    use std::sync::mpsc::channel;
+
+    let folder = folder();
+    let path = folder.path().join("queue");
+    let Process::Normal(queue) = Process::start(&path, NORMAL) else { unreachable!() };
+    let ((counts, is_counting), (go_on, goes_on)) = (channel(), channel::<()>());
+    let slow = move |what: &'static str| {
+        if what == "list" {
+            let _ = counts.send(());
+            let _ = goes_on.recv();
+        }
+        Fate::Made
+    };
+    let adder = {
+        let queue = queue.clone();
+        std::thread::spawn(move || with(slow, || now(queue.add(element("x"))).map(drop)))
+    };
+    is_counting.recv().expect("it counts");
+    let (asked, answer) = channel();
+    let asker = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            assert!(queue.add(element("y")).now_or_never().is_none(), "another thread waits");
+            let _ = asked.send(());
+        });
+    });
+    let answered = answer.recv_timeout(Duration::from_secs(5));
+    drop(go_on);
+    adder.join().expect("it does not panic").expect("nothing fails");
+    asker.join().expect("it does not panic");
+    answered.expect("it waits for who counts");
+}
