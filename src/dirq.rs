@@ -91,9 +91,10 @@
 //! thread that polls the future: to add up to 64 KiB, to lock, read, unlock, remove or touch, and to go on with what
 //! was listed. It takes 5 to 50 µs, and part in Tokio's cooperative budget: a task that does nothing else lets
 //! others run about once in a millisecond. What may be long goes to another thread there too: to list, count and
-//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk. Such a queue keeps
-//! up to four of its directories open, all of a process together up to 64, so that their file system can't be
-//! unmounted meanwhile.
+//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk.
+//!
+//! There, and on a disk of this machine (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to four of its directories
+//! open, all of a process together up to 64, so that their file system can't be unmounted meanwhile.
 //!
 //! # From Python's `dirq`
 //!

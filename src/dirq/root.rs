@@ -19,7 +19,7 @@ use super::{
     Error, Name,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
+    fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
     name_generator::NameGenerator,
     retries::Retries,
     retry::RetryBudget,
@@ -78,6 +78,7 @@ impl Options {
         if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
+        let medium = medium(&path);
         let root = Root {
             umask,
             sync,
@@ -85,7 +86,8 @@ impl Options {
             retries,
             names: NameGenerator::new(rnd_hex),
             id: id(&at_path),
-            cache: is_in_memory(&path).then(DirCache::default),
+            in_memory: medium == Medium::Memory,
+            cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
             path,
         };
@@ -109,7 +111,8 @@ pub struct Root {
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
     id: DirId,
-    /// If it is in memory. It goes by times that a file system on a network may tell too late.
+    in_memory: bool,
+    /// None where it may be on a network, as it goes by times that are told too late there.
     cache: Option<DirCache>,
     synced: Mutex<Synced>,
 }
@@ -136,7 +139,7 @@ impl Root {
 
     /// Whether no call waits for a disk, as when it was opened.
     pub(super) fn in_memory(&self) -> bool {
-        self.cache.is_some()
+        self.in_memory
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
@@ -162,8 +165,19 @@ impl Root {
     /// The elements of a directory that are of `kind`, in no order; none where the directory is gone, or is
     /// no directory.
     pub(super) fn elements(&self, directory: u32, kind: FileType) -> Result<Vec<Name>, Error> {
+        self.elements_and(directory, kind, |_| ())
+    }
+
+    /// The same, and calls `other` with what is there and no element.
+    pub(super) fn elements_and(
+        &self,
+        directory: u32,
+        kind: FileType,
+        other: impl FnMut(&CStr),
+    ) -> Result<Vec<Name>, Error> {
         let mut found = Vec::new();
-        self.each_element(directory, kind, |element| found.push(Name { directory, element }))?;
+        let visit = |element| found.push(Name { directory, element });
+        self.each_element(directory, kind, visit, other)?;
         Ok(found)
     }
 
@@ -173,7 +187,7 @@ impl Root {
 
     pub(super) fn count_in(&self, directory: u32, kind: FileType) -> Result<u64, Error> {
         let mut count = 0;
-        self.each_element(directory, kind, |_| count += 1)?;
+        self.each_element(directory, kind, |_| count += 1, |_| ())?;
         Ok(count)
     }
 
@@ -182,10 +196,11 @@ impl Root {
         directory: u32,
         kind: FileType,
         mut visit: impl FnMut(u64),
+        mut other: impl FnMut(&CStr),
     ) -> Result<(), Error> {
         let mut unknown = Vec::new();
         let dir = self.list(directory, |name, file_type| {
-            let Some(element) = element_of(name.to_bytes()) else { return };
+            let Some(element) = element_of(name.to_bytes()) else { return other(name) };
             if file_type == kind {
                 visit(element);
             } else if file_type == FileType::Unknown {

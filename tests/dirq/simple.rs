@@ -279,6 +279,29 @@ async fn a_synced_queue_is_as_any_other() {
 }
 
 #[tokio::test]
+async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path().join("queue")).sync(true).max_size(5);
+    let queue = queue.open().await.unwrap();
+    for count in [0, 1, 2, 15, 16, 17, 100] {
+        let bodies: Vec<_> = (0..count).map(|i| i.to_string()).collect();
+        let names = queue.add_many(&bodies).await.unwrap();
+        assert_eq!(all(queue.names()).await, names);
+        for (name, body) in names.iter().zip(&bodies) {
+            assert_eq!(queue.dequeue(name).await.unwrap().unwrap(), body);
+        }
+        for bad in (0..count).step_by(9) {
+            let mut bodies = bodies.clone();
+            bodies[bad] = "too large".to_owned();
+            let added = queue.add_many(bodies).await;
+            assert!(matches!(added, Err(Error::TooLarge { limit: 5, .. })), "{added:?}");
+            let left = tree(queue.path()).into_iter().find(|path| !path.ends_with('/'));
+            assert_eq!(left, None);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_purge_takes_what_is_too_old_and_nothing_else() {
     let (_dir, queue) = queue().await;
     let names = queue.add_many(["old lock", "young lock", "free"]).await.unwrap();

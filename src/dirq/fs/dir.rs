@@ -1,8 +1,6 @@
 //! An open directory, and what is done with the files in it: by their names in it alone, so that nothing that
 //! others do to the path above leads a call elsewhere.
 
-#[cfg(target_os = "linux")]
-use std::mem::MaybeUninit;
 use std::{
     ffi::{CStr, CString, OsStr},
     os::{
@@ -182,8 +180,9 @@ impl Dir {
 
 #[cfg(target_os = "linux")]
 fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
-    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
-    let mut entries = RawDir::new(fd, &mut buffer);
+    // What is listed is often a thousand names and more, of 32 bytes each.
+    let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
+    let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry?;
         visit(entry.file_name(), entry.file_type());
