@@ -3,21 +3,25 @@
 // Each test binary compiles this module anew, and uses its share of it.
 #![allow(dead_code)]
 
+#[path = "proxy.rs"]
+mod proxy;
+#[path = "sentinel.rs"]
+mod sentinel;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, Weak},
     thread,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
-use tokio::{io::copy_bidirectional, task::JoinSet};
+
+#[allow(unused_imports)]
+pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
 
 /// How long a server may take to answer, on a machine that does much else.
 const START: Duration = Duration::from_secs(120);
@@ -47,6 +51,27 @@ impl Server {
             *shared = Arc::downgrade(&server);
             server
         })
+    }
+
+    /// One that has what `master` has.
+    pub(crate) fn replica_of(master: &Self) -> Self {
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        replica.follows();
+        replica
+    }
+
+    /// Waits until it has what its master has.
+    fn follows(&self) {
+        let until = Instant::now() + START;
+        while !ask(self.port, "INFO replication").contains("master_link_status:up") {
+            assert!(Instant::now() < until, "the replica does not follow");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks it something, on a connection of its own; the first part of the answer as it comes.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        ask(self.port, command)
     }
 
     /// Writes each change to disk before it answers, so that [`restart`](Server::restart) loses none.
@@ -193,56 +218,35 @@ impl Cluster {
         cluster
     }
 
+    /// One more server, which has what the node `of` has, and may take its place.
+    pub(crate) fn add_replica(&self, of: usize) -> Server {
+        let replica =
+            Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]);
+        let id = ask(self.nodes[of].port, "CLUSTER MYID");
+        let id = id.lines().nth(1).expect("it has an id").to_owned();
+        ask(replica.port, &format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[of].port));
+        let until = Instant::now() + START;
+        while !ask(replica.port, &format!("CLUSTER REPLICATE {id}")).starts_with("+OK") {
+            assert!(Instant::now() < until, "the node is not known to the replica");
+            thread::sleep(Duration::from_millis(20));
+        }
+        replica.follows();
+        // All must know it, or they ask the others before they believe in it.
+        for node in &self.nodes {
+            while !ask(node.port, "CLUSTER NODES").contains(&format!(":{}@", replica.port)) {
+                assert!(Instant::now() < until, "a node does not hear of the replica");
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        replica
+    }
+
     pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }
 
     pub(crate) fn nodes(&mut self) -> &mut [Server] {
         &mut self.nodes
-    }
-}
-
-/// A way to a server that can be cut: `redis://` to it is [`url`](Proxy::url).
-pub(crate) struct Proxy {
-    address: SocketAddr,
-    connections: Arc<Mutex<JoinSet<()>>>,
-    closed: Arc<AtomicBool>,
-}
-
-impl Proxy {
-    pub(crate) async fn to(port: u16) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let connections = Arc::new(Mutex::new(JoinSet::new()));
-        let closed = Arc::new(AtomicBool::new(false));
-        let (running, shut) = (Arc::clone(&connections), Arc::clone(&closed));
-        tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                if shut.load(Relaxed) {
-                    continue;
-                }
-                running.lock().unwrap().spawn(async move {
-                    if let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await {
-                        let _ = copy_bidirectional(&mut near, &mut far).await;
-                    }
-                });
-            }
-        });
-        Self { address, connections, closed }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("redis://{}", self.address)
-    }
-
-    /// Cuts all connections, whatever is on its way; new ones may be made.
-    pub(crate) fn cut(&self) {
-        self.connections.lock().unwrap().abort_all();
-    }
-
-    /// Whether new connections are closed at once.
-    pub(crate) fn close(&self, closed: bool) {
-        self.closed.store(closed, Relaxed);
     }
 }
 
@@ -273,6 +277,23 @@ const WATCH: &str = r#"
 "#;
 
 fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
+    let port = port.to_string();
+    let mut all = vec!["--port", &port, "--bind", "127.0.0.1", "--save", ""];
+    all.extend(["--dir", folder.path().to_str().expect("the folder's path is text")]);
+    // A replica has what its master has at once.
+    all.extend([
+        "--logfile",
+        "log",
+        "--enable-debug-command",
+        "yes",
+        "--repl-diskless-sync-delay",
+        "0",
+    ]);
+    all.extend(args.iter().map(String::as_str));
+    run(&all)
+}
+
+fn run(args: &[&str]) -> (Child, u32) {
     let program = program();
     let is_there = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
     if let Err(error) = is_there {
@@ -280,9 +301,6 @@ fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
     }
     let mut shell = Command::new("sh")
         .args(["-c", WATCH, &program])
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .args(["--dir", folder.path().to_str().expect("the folder's path is text")])
-        .args(["--logfile", "log", "--enable-debug-command", "yes"])
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -299,7 +317,8 @@ fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
 fn answers(shell: &mut Child, port: u16) -> bool {
     let until = Instant::now() + START;
     while Instant::now() < until && shell.try_wait().expect("it is ours").is_none() {
-        if ask(port, "PING").starts_with("+PONG") {
+        let answer = ask(port, "PING");
+        if answer.starts_with("+PONG") || answer.starts_with("-NOAUTH") {
             return true;
         }
         thread::sleep(Duration::from_millis(10));
