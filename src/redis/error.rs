@@ -83,25 +83,24 @@ impl Error {
     /// After [`Unanswered`](Error::Unanswered) it may also happen twice then.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Unanswered(_) | Self::Unavailable(_) | Self::Contended => true,
+            Self::Connect(error) => !is_refusal(error),
+            Self::Unanswered(_) | Self::Unavailable(_) | Self::Contended => true,
             Self::Limited(limited) => limited.ready_at().is_some(),
             _ => false,
         }
     }
 
-    /// What the client's library says after `cmd` was given to it.
+    /// What came in place of an answer to `cmd`, which was sent.
     pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
-        match error.kind() {
-            ErrorKind::Server(kind) if is_temporary_state(kind) => Self::Unavailable(error),
-            _ if error.code() == Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
-            ErrorKind::ClusterConnectionNotFound => Self::Connect(error),
-            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
-                Self::Connect(error)
-            }
-            // Before `Io`, of which kind it is too: a refused connection has sent nothing.
-            _ if error.is_connection_refusal() => Self::Connect(error),
+        match error.code() {
+            Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
+            Some("BUSY" | "NOREPLICAS") => Self::Unavailable(error),
+            _ if is_refusal(&error) => Self::Connect(error),
+            _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
             // After half an answer nobody knows the other half.
-            ErrorKind::Io | ErrorKind::Parse => Self::Unanswered(error),
+            _ if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
+                Self::Unanswered(error)
+            }
             _ => Self::Server(error),
         }
     }
@@ -109,14 +108,32 @@ impl Error {
 
 /// The first key of a command, or of a call of a script.
 pub(super) fn key_of(cmd: &Cmd) -> String {
+    String::from_utf8_lossy(key_bytes(cmd)).into_owned()
+}
+
+/// The same as it is sent.
+pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     let mut args = cmd.args_iter();
     let key = match args.next() {
         Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => args.nth(2),
         _ => args.next(),
     };
     match key {
-        Some(Arg::Simple(key)) => String::from_utf8_lossy(key).into_owned(),
-        _ => String::new(),
+        Some(Arg::Simple(key)) => key,
+        _ => &[],
+    }
+}
+
+/// Whether the server wants another login, or lets nobody in from here: it stays so until somebody changes that.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
+}
+
+pub(super) fn server_kind(error: &RedisError) -> Option<ServerErrorKind> {
+    match error.kind() {
+        ErrorKind::Server(kind) => Some(kind),
+        _ => None,
     }
 }
 

@@ -13,9 +13,11 @@ mod cache_faults;
 mod client;
 mod conformance;
 mod expiring_set;
+mod failover;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
+mod network;
 mod rate_limiter;
 mod rate_limiter_changes;
 mod rate_limiter_faults;
