@@ -68,8 +68,9 @@ use crate::rate_limit::{Limit, State};
 /// # Time
 ///
 /// The server's, in microseconds, to which windows and steps are rounded up; the clocks of the processes do
-/// not matter. It never goes back for a key: where the server's clock does, its time stands still until the
-/// clock is there again. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
+/// not matter. It never goes back for a key: where the server's clock does, as after a failover to one whose clock is
+/// behind, all times of the key go back with it. So nobody waits for longer than a window because of it, and nothing
+/// passes sooner; permits of before can't be refunded any more. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
 /// this process's own clock, so that who waits it alone passes.
 ///
 /// # Atomicity

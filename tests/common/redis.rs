@@ -12,6 +12,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, Weak},
     thread,
@@ -80,7 +81,30 @@ impl Server {
     }
 
     pub(crate) fn start_with(args: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a folder for the server"), args)
+    }
+
+    /// One whose clock can be [set](Server::set_clock).
+    pub(crate) fn start_with_clock() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the server");
+        fs::write(folder.path().join("clock"), [0; 16]).expect("the folder can be written to");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-ldl", "-o"])
+            .arg(folder.path().join("clock.so"))
+            .status();
+        assert!(built.expect("the tests need `cc`").success());
+        Self::start_in(folder, &[])
+    }
+
+    /// Lets the server's clock stand still at a time, in microseconds; for 0 it goes, as far `ahead`.
+    pub(crate) fn set_clock(&self, stands_at: u64, ahead: Duration) {
+        let file = fs::OpenOptions::new().write(true).open(self.folder.path().join("clock"));
+        let ahead = ahead.as_micros() as u64;
+        let numbers = [stands_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
+        file.and_then(|file| file.write_all_at(&numbers, 0)).expect("it has such a clock");
+    }
+
+    fn start_in(folder: TempDir, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         // Another process may take the port between the look and the start.
         for _ in 0..10 {
@@ -277,31 +301,32 @@ const WATCH: &str = r#"
 "#;
 
 fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
-    let port = port.to_string();
-    let mut all = vec!["--port", &port, "--bind", "127.0.0.1", "--save", ""];
-    all.extend(["--dir", folder.path().to_str().expect("the folder's path is text")]);
+    let (program, port) = (program(), port.to_string());
+    let clock = |file: &str| folder.path().join(file).display().to_string();
+    let (library, file) =
+        (format!("LD_PRELOAD={}", clock("clock.so")), format!("CLOCK={}", clock("clock")));
+    let mut command = Vec::new();
+    if folder.path().join("clock").exists() {
+        command.extend(["env", &library, &file]);
+    }
+    command.extend([&*program, "--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+    command.extend(["--dir", folder.path().to_str().expect("the folder's path is text")]);
+    command.extend(["--logfile", "log", "--enable-debug-command", "yes"]);
     // A replica has what its master has at once.
-    all.extend([
-        "--logfile",
-        "log",
-        "--enable-debug-command",
-        "yes",
-        "--repl-diskless-sync-delay",
-        "0",
-    ]);
-    all.extend(args.iter().map(String::as_str));
-    run(&all)
+    command.extend(["--repl-diskless-sync-delay", "0"]);
+    command.extend(args.iter().map(String::as_str));
+    run(&command)
 }
 
-fn run(args: &[&str]) -> (Child, u32) {
+fn run(command: &[&str]) -> (Child, u32) {
     let program = program();
     let is_there = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
     if let Err(error) = is_there {
         panic!("the tests need `{program}` (Debian: apt-get install redis-server): {error}");
     }
     let mut shell = Command::new("sh")
-        .args(["-c", WATCH, &program])
-        .args(args)
+        .args(["-c", WATCH])
+        .args(command)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -34,7 +34,8 @@ impl Sentinel {
                 master.port
             );
             fs::write(&file, settings).expect("the folder can be written to");
-            let (mut shell, _) = run(&[file.to_str().expect("it is text"), "--sentinel"]);
+            let (mut shell, _) =
+                run(&[&program(), file.to_str().expect("it is text"), "--sentinel"]);
             if answers(&mut shell, port) {
                 return Self { shell, port, _folder: folder };
             }
