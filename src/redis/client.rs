@@ -6,6 +6,7 @@ mod builder;
 mod cluster;
 mod connection;
 mod dial;
+mod eviction;
 mod joint;
 mod line;
 mod link;

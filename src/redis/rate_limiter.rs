@@ -90,6 +90,14 @@ use crate::rate_limit::{Limit, State};
 /// [`Error::WrongType`], [`Error::Encode`] and [`Error::Decode`]. In a cluster, one breaker counts for all
 /// nodes.
 ///
+/// # A server whose memory is full
+///
+/// With `maxmemory-policy noeviction` checks are refused, which [`on_error`](RateLimiterBuilder::on_error) decides about.
+/// By any other policy, `volatile-*` too, the server takes keys away: for such a key nothing is in use any more. So it
+/// has its whole quota again, a permit of before gives nothing back, and nobody is told. Where that may not be, give
+/// limiters a server of their own, or enough memory. At its start, a limiter writes a warning to the log where the
+/// server may do that, as far as it may be asked (`INFO`).
+///
 /// # Plans
 ///
 /// As in the embedded limiter, [`check_with`](RateLimiter::check_with) takes other limits for one call. Those of

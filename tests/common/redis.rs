@@ -352,7 +352,7 @@ fn answers(shell: &mut Child, port: u16) -> bool {
 }
 
 /// The first part of what the server answers; nothing where it does not.
-fn ask(port: u16, command: &str) -> String {
+pub(crate) fn ask(port: u16, command: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     let _ = write!(stream, "{command}\r\n");

@@ -5,6 +5,8 @@ mod clock;
 #[cfg(feature = "axum")]
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 #[path = "../common/redis.rs"]
 mod servers;
 

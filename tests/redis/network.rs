@@ -153,6 +153,24 @@ async fn who_waits_on_a_connection_that_is_let_go_is_still_answered() {
     .await;
 }
 
+/// What [`Error::Unanswered`] says.
+#[tokio::test]
+async fn what_a_stopped_server_was_sent_is_carried_out_when_it_goes_on() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::builder(server.url()).timeout(ms(100)).connect().await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        server.pause();
+        let error = cache.set("a".into(), 2).await.unwrap_err();
+        assert!(matches!(error, Error::Unanswered(_)), "{error:?}");
+        server.resume();
+        let took = until_ok(async || cache.get("a").await.ok().flatten().filter(|n| *n == 2)).await;
+        assert!(took < recovery(), "{took:?}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_old_master_is_left_where_its_address_leads_to_the_new_one() {
     in_time(async || {
