@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 
 pub(super) use self::node::Node;
 pub use self::{builder::ClientBuilder, urls::Urls};
-use self::{connection::Connection, dial::Dial, node::Lane};
+use self::{connection::Connection, dial::Dial, link::Request, node::Lane};
 use super::{Error, keyspace::Keyspace};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
@@ -141,7 +141,8 @@ impl Client {
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
-            let answer = self.inner.connection.send(node, self.lane, cmd, deadline).await;
+            let request = Request { cmd, deadline, may_repeat: resend == Resend::Once };
+            let answer = self.inner.connection.send(node, self.lane, request).await;
             let Err(error) = answer else { return answer };
             let now = Instant::now();
             match error {

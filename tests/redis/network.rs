@@ -6,6 +6,7 @@ use fleeting::{
     Limit,
     redis::{Cache, Client, Error, Format, OnError, RateLimiter},
 };
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use redis::cmd;
 use tokio::time::{sleep, timeout};
 
@@ -61,6 +62,22 @@ async fn a_silent_connection_is_noticed_by_those_who_wait_for_no_more_than_a_mom
         // The library is never told that its answer is not waited for any more.
         let took = until_ok(async || timeout(ms(20), cache.get("a")).await.ok()?.ok()).await;
         assert!(took < recovery(), "{took:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_only_reads_does_not_wait_on_a_silent_connection() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let client = Client::builder(proxy.url()).timeout(ms(60_000)).connect().await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        proxy.silence();
+        let begin = Instant::now();
+        assert_eq!(cache.get("a").await.unwrap(), Some(1));
+        assert!(begin.elapsed() < recovery(), "{:?}", begin.elapsed());
     })
     .await;
 }
@@ -215,4 +232,30 @@ async fn large_answers_keep_no_limiter_waiting() {
         assert_eq!(large.await.unwrap(), 4 << 20);
     })
     .await;
+}
+
+#[tokio::test]
+async fn calls_that_are_dropped_anywhere_leave_a_client_that_works() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port()).await;
+    let cache = through(&proxy).await;
+    let mut random = SmallRng::seed_from_u64(7);
+    let (mut cuts, mut dropped, mut done) = (0, 0, 0);
+    while dropped < 200 || done < 200 {
+        assert!(dropped + done < 20_000, "{dropped} were dropped, and {done} were not");
+        // Sometimes it is not even sent, and sometimes the answer is on its way.
+        let polls = random.random_range(0..200);
+        tokio::select! {
+            biased;
+            _ = cache.set("a".into(), 1) => done += 1,
+            () = async { for _ in 0..polls { tokio::task::yield_now().await } } => dropped += 1,
+        }
+        if random.random_ratio(1, 20) {
+            proxy.cut();
+            cuts += 1;
+        }
+    }
+    until_ok(async || cache.set("a".into(), 2).await.ok()).await;
+    // One for each that was cut, and one more where a cut met one that was just made.
+    assert!(proxy.made() <= 2 * cuts + 2, "{} for {cuts} cuts", proxy.made());
 }

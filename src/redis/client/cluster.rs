@@ -14,8 +14,7 @@ use std::{
 };
 
 use ::redis::{
-    Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind,
-    Value,
+    ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -23,7 +22,7 @@ use super::{
     any::any_answer,
     dial::Dial,
     joint::{Joint, Outcome},
-    link::{Destination, Route},
+    link::{Destination, Request, Route},
     node::{Lane, Node},
     sentinel::at,
 };
@@ -81,21 +80,16 @@ impl Cluster {
     }
 
     /// To the node that has the command's key.
-    pub(super) async fn send(
-        &self,
-        lane: Lane,
-        cmd: &Cmd,
-        deadline: Instant,
-    ) -> Result<Value, Error> {
-        let slot = slot(key_bytes(cmd));
-        let map = self.map(deadline).await?;
+    pub(super) async fn send(&self, lane: Lane, request: Request<'_>) -> Result<Value, Error> {
+        let slot = slot(key_bytes(request.cmd));
+        let map = self.map(request.deadline).await?;
         let at = map.partition_point(|range| range.last < slot);
         let Some(range) = map.get(at).filter(|range| range.first <= slot) else {
             self.look_again();
             let kind = ErrorKind::Server(ServerErrorKind::ClusterDown);
             return Err(Error::Unavailable((kind, "no node has the slot").into()));
         };
-        let answer = range.node.on(lane).send(cmd, false, deadline).await;
+        let answer = range.node.on(lane).send(request, false).await;
         let Err(error) = &answer else { return answer };
         let (kind, points_to) = match error {
             Error::Unavailable(cause) => {
@@ -122,7 +116,7 @@ impl Cluster {
             return answer;
         };
         let node = self.0.node(address);
-        node.on(lane).send(cmd, kind == Some(ServerErrorKind::Ask), deadline).await
+        node.on(lane).send(request, kind == Some(ServerErrorKind::Ask)).await
     }
 
     /// All masters.
@@ -198,8 +192,9 @@ impl State {
         let mut slots = ::redis::cmd("CLUSTER");
         slots.arg("SLOTS");
         let deadline = Instant::now() + self.dial.timeout;
+        let request = Request { cmd: &slots, deadline, may_repeat: true };
         let node = self.node(address.clone());
-        let answer = node.on(Lane::Verbs).send(&slots, false, deadline).await;
+        let answer = node.on(Lane::Verbs).send(request, false).await;
         let answer = answer.map_err(|error| match error {
             Error::Connect(cause)
             | Error::Unanswered(cause)

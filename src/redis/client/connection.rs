@@ -1,10 +1,11 @@
 //! To where all callers send: one server, or the nodes of a cluster.
 
-use ::redis::{Cmd, ServerErrorKind, Value};
+use ::redis::{ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use super::{
     cluster::Cluster,
+    link::Request,
     node::{Lane, Node},
 };
 use crate::redis::{Error, error::server_kind};
@@ -28,17 +29,14 @@ impl Connection {
         &self,
         node: Option<&Node>,
         lane: Lane,
-        cmd: &Cmd,
-        deadline: Instant,
+        request: Request<'_>,
     ) -> Result<Value, Error> {
         let server = match (self, node) {
-            (Self::Cluster(_), Some(node)) => {
-                return node.on(lane).send(cmd, false, deadline).await;
-            }
-            (Self::Cluster(cluster), None) => return cluster.send(lane, cmd, deadline).await,
+            (Self::Cluster(_), Some(node)) => return node.on(lane).send(request, false).await,
+            (Self::Cluster(cluster), None) => return cluster.send(lane, request).await,
             (Self::Server(server), _) => server,
         };
-        let answer = server.on(lane).send(cmd, false, deadline).await;
+        let answer = server.on(lane).send(request, false).await;
         if let Err(Error::Unavailable(error)) = &answer
             && let Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) =
                 server_kind(error)

@@ -4,11 +4,12 @@ use std::sync::{
     Arc,
     atomic::{
         AtomicBool, AtomicU64,
-        Ordering::{Acquire, Relaxed},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 
 use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::sync::Notify;
 
 pub(super) struct Line {
     connection: MultiplexedConnection,
@@ -21,6 +22,9 @@ pub(super) struct Line {
     has_ended: Arc<AtomicBool>,
     /// It is being found out whether it is silent.
     is_doubted: AtomicBool,
+    /// It was found to be, and nothing is sent on it any more.
+    is_let_go: AtomicBool,
+    let_go: Notify,
 }
 
 impl Line {
@@ -29,8 +33,15 @@ impl Line {
         version: u64,
         has_ended: Arc<AtomicBool>,
     ) -> Self {
-        let (answers, is_doubted) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { connection, version, answers, has_ended, is_doubted }
+        Self {
+            connection,
+            version,
+            answers: AtomicU64::new(0),
+            has_ended,
+            is_doubted: AtomicBool::new(false),
+            is_let_go: AtomicBool::new(false),
+            let_go: Notify::new(),
+        }
     }
 
     /// The answer to `cmd`; to one that goes where its slot is being moved, if it `is_asking`. Who gives up on it
@@ -63,6 +74,20 @@ impl Line {
     /// Whether this is the one that `has_ended` tells of.
     pub(super) fn is_told_of_by(&self, has_ended: &Arc<AtomicBool>) -> bool {
         Arc::ptr_eq(&self.has_ended, has_ended)
+    }
+
+    pub(super) fn let_go(&self) {
+        self.is_let_go.store(true, Release);
+        self.let_go.notify_waiters();
+    }
+
+    pub(super) async fn until_let_go(&self) {
+        let mut told = std::pin::pin!(self.let_go.notified());
+        // Before the look, so that what happens between is not missed.
+        told.as_mut().enable();
+        if !self.is_let_go.load(Acquire) {
+            told.await;
+        }
     }
 
     /// Whether nobody doubted it before.

@@ -2,7 +2,8 @@
 //!
 //! 1. There is one attempt to connect at a time, for all who wait, and none where nobody asks.
 //! 2. A connection that has ended, or that is silent (nothing came for [`PATIENCE`], or until somebody gave up, and then
-//!    nothing for [`PING`]), is let go: who asks next waits for another. Who waits on it already still gets what comes.
+//!    nothing for [`PING`]), is let go: who asks next waits for another, and who may ask twice does. All others who wait on
+//!    it still get what comes.
 //! 3. One that is to be renewed is used until the next one stands.
 
 use std::{
@@ -72,6 +73,15 @@ struct Present {
     renewed: Option<Instant>,
 }
 
+/// A command on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) cmd: &'a Cmd,
+    pub(super) deadline: Instant,
+    /// Who sent it does so again where the answer is lost: so it need not wait on a line that is let go.
+    pub(super) may_repeat: bool,
+}
+
 /// An answer that is waited for. Who gives up where nothing came since doubts the line.
 struct Question<'a> {
     link: &'a Link,
@@ -92,14 +102,10 @@ impl Link {
         self.line().await.map_err(Error::Connect).map(drop)
     }
 
-    /// The answer to `cmd`, to one that goes where its slot is being moved if it `is_asking`. [`Error::Connect`] where it
-    /// was not sent.
-    pub(super) async fn send(
-        &self,
-        cmd: &Cmd,
-        is_asking: bool,
-        deadline: Instant,
-    ) -> Result<Value, Error> {
+    /// The answer to a command, to one that goes where its slot is being moved if it `is_asking`. [`Error::Connect`]
+    /// where it was not sent.
+    pub(super) async fn send(&self, request: Request<'_>, is_asking: bool) -> Result<Value, Error> {
+        let Request { cmd, deadline, may_repeat } = request;
         let line = match self.open_line() {
             Some(line) => line,
             None => match timeout_at(deadline, self.line()).await {
@@ -113,7 +119,11 @@ impl Link {
         let mut outcome = timeout_at(patience, &mut answer).await;
         if outcome.is_err() {
             question.doubt();
-            outcome = timeout_at(deadline, answer).await;
+            outcome = tokio::select! {
+                biased;
+                outcome = timeout_at(deadline, answer) => outcome,
+                () = line.until_let_go(), if may_repeat => return Err(no_answer()),
+            };
         }
         let Ok(answer) = outcome else { return Err(no_answer()) };
         question.is_over = true;
@@ -227,9 +237,10 @@ impl Link {
         let mut present = self.present();
         let old = present.line.take_if(|present| Arc::ptr_eq(present, line));
         drop(present);
-        // Before anybody asks.
-        if old.is_some() {
+        if let Some(old) = old {
+            // Before anybody asks.
             drop(self.attempt());
+            old.let_go();
         }
     }
 
