@@ -222,8 +222,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&args)).collect();
+        let nodes: Vec<Server> = (0..3).map(|_| Self::node()).collect();
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
         let output = Command::new(cli())
             .args(["--cluster", "create"])
@@ -242,27 +241,36 @@ impl Cluster {
         cluster
     }
 
-    /// One more server, which has what the node `of` has, and may take its place.
-    pub(crate) fn add_replica(&self, of: usize) -> Server {
-        let replica =
-            Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]);
-        let id = ask(self.nodes[of].port, "CLUSTER MYID");
-        let id = id.lines().nth(1).expect("it has an id").to_owned();
-        ask(replica.port, &format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[of].port));
-        let until = Instant::now() + START;
-        while !ask(replica.port, &format!("CLUSTER REPLICATE {id}")).starts_with("+OK") {
-            assert!(Instant::now() < until, "the node is not known to the replica");
-            thread::sleep(Duration::from_millis(20));
+    /// More servers, each of which has what one of the first nodes has, and may take its place.
+    pub(crate) fn add_replicas(&self, replicas: usize) -> Vec<Server> {
+        let replicas: Vec<Server> = (0..replicas).map(|_| Self::node()).collect();
+        for replica in &replicas {
+            ask(replica.port, &format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[0].port));
         }
-        replica.follows();
-        // All must know it, or they ask the others before they believe in it.
-        for node in &self.nodes {
-            while !ask(node.port, "CLUSTER NODES").contains(&format!(":{}@", replica.port)) {
-                assert!(Instant::now() < until, "a node does not hear of the replica");
+        let until = Instant::now() + START;
+        for (replica, master) in replicas.iter().zip(&self.nodes) {
+            let id = ask(master.port, "CLUSTER MYID");
+            let id = id.lines().nth(1).expect("it has an id").to_owned();
+            while !ask(replica.port, &format!("CLUSTER REPLICATE {id}")).starts_with("+OK") {
+                assert!(Instant::now() < until, "the node is not known to the replica");
                 thread::sleep(Duration::from_millis(20));
             }
         }
-        replica
+        for replica in &replicas {
+            replica.follows();
+            // All must know it, or they ask the others before they believe in it.
+            for node in &self.nodes {
+                while !ask(node.port, "CLUSTER NODES").contains(&format!(":{}@", replica.port)) {
+                    assert!(Instant::now() < until, "a node does not hear of the replica");
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        replicas
+    }
+
+    fn node() -> Server {
+        Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"])
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
