@@ -170,6 +170,21 @@ async fn who_waits_on_a_connection_that_is_let_go_is_still_answered() {
     .await;
 }
 
+/// What is dead and idle is noticed before it is needed.
+#[tokio::test]
+async fn the_kernel_looks_after_idle_connections() {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // The server's port is the third field's, of one that is established, and 2 means keepalive.
+    let port = format!(":{:04X}", server.port());
+    let ours = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours: Vec<_> = ours.filter(|line| line[2].ends_with(&port) && line[3] == "01").collect();
+    assert_eq!(ours.len(), 1, "{table}");
+    assert!(ours[0][5].starts_with("02:"), "{ours:?}");
+    drop(client);
+}
+
 /// What [`Error::Unanswered`] says.
 #[tokio::test]
 async fn what_a_stopped_server_was_sent_is_carried_out_when_it_goes_on() {

@@ -24,6 +24,7 @@ const PIPELINE_BUFFER: usize = 1_024;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 
 /// After this the kernel gives up what is not acknowledged: it would send it anew for a quarter of an hour.
+#[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// The settings that all connections of a client have in common.

@@ -38,7 +38,7 @@ const PING: Duration = Duration::from_millis(500);
 const RENEW_EVERY: Duration = Duration::from_millis(250);
 
 /// So long nobody tries again what has failed: in general, and where the server wants other credentials.
-const FAILURE_HOLDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+const FAILURE_HOLDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// A cheap clone.
 #[derive(Clone)]
