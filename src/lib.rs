@@ -71,13 +71,15 @@ pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
     RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
-pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
+pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
 pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},
     hasher::DefaultHasher,
     sweeper::{Sweep, SweepReport},
     ttl::{Ttl, When},
 };
+#[doc(no_inline)]
+pub use equivalent::Equivalent;
 pub use rate_limit::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
 };

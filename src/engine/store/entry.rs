@@ -1,13 +1,16 @@
 //! What the store holds of a key, and what leaves it.
 
-use std::{fmt, mem};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
-use crate::engine::clock::{Deadline, Tick};
+use tokio::time::Instant;
+
+use super::farewell::Farewell;
+use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
 
 /// A value and when it dies: one word more than the value.
 pub(crate) struct Entry<V> {
     pub(crate) value: V,
-    pub(crate) deadline: Deadline,
+    deadline: AtomicDeadline,
 }
 
 /// Why a value left the cache.
@@ -24,6 +27,25 @@ pub enum Cause {
     Replaced,
 }
 
+/// A departure: what left the cache, why and when.
+///
+/// There is exactly one event for each departure whose cause is
+/// [published](crate::Builder::publish), and events of one key come in the order in which they happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event<K, V> {
+    /// The key it had.
+    pub key: K,
+    /// The value that left.
+    pub value: V,
+    /// Why it left.
+    pub cause: Cause,
+    /// When it was to die; `None` for a persistent value. Of a value ended by
+    /// [`expire_now`](crate::Cache::expire_now), the moment of that call.
+    pub deadline: Option<Instant>,
+    /// When it was seen to leave.
+    pub at: Instant,
+}
+
 /// What left the store, on its way to the streams.
 pub(crate) struct Departure<K, V> {
     pub(crate) key: K,
@@ -31,11 +53,29 @@ pub(crate) struct Departure<K, V> {
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
+    /// Who waits for it, of whatever cause, and the key by which they were found.
+    pub(crate) farewell: Option<(Arc<Farewell<K, V>>, K)>,
 }
 
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, deadline: Deadline) -> Self {
-        Self { value, deadline }
+        Self { value, deadline: AtomicDeadline::new(deadline) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline.get()
+    }
+
+    #[inline]
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline.set(deadline);
+    }
+
+    /// Puts the deadline off, under the lock for reading.
+    #[inline]
+    pub(crate) fn put_off(&self, to: Deadline) {
+        self.deadline.put_off(to);
     }
 
     /// Puts a new value here; returns what was here. Field by field: the processor waits for an entry that
@@ -43,11 +83,21 @@ impl<V> Entry<V> {
     #[inline]
     pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
         let value = mem::replace(&mut self.value, value);
-        Self { value, deadline: mem::replace(&mut self.deadline, deadline) }
+        let before = Self::new(value, self.deadline());
+        self.deadline.set(deadline);
+        before
     }
 
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
-        Departure { key, value: self.value, cause, deadline: self.deadline, at }
+        let deadline = self.deadline();
+        Departure { key, value: self.value, cause, deadline, at, farewell: None }
+    }
+}
+
+impl<K, V> Event<K, V> {
+    /// How long after its deadline the value was seen to leave; `None` where it had none or left before.
+    pub fn lag(&self) -> Option<Duration> {
+        self.at.checked_duration_since(self.deadline?)
     }
 }
 
