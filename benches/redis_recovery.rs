@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -127,7 +127,12 @@ async fn sentinel() -> f64 {
     sentinel.knows_replicas(1);
     let cache = cache(format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port())).await;
     master.kill();
-    until_set(&cache, move || sentinel.master() == replica.port()).await
+    // They live until a call has succeeded.
+    let servers = Arc::new((sentinel, replica));
+    let looks_at = servers.clone();
+    let time = until_set(&cache, move || looks_at.0.master() == looks_at.1.port()).await;
+    drop(servers);
+    time
 }
 
 async fn cluster(is_killed: bool) -> f64 {
