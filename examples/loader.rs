@@ -99,11 +99,11 @@ async fn failing(site: &Site) -> Result<Tally, Box<dyn Error>> {
     Ok(pages.told("a server that fails"))
 }
 
-/// A page that is asked for all the time is loaded anew before it dies: the first caller waits, and nobody after it.
+/// A page that is asked for all the time is loaded anew before it dies: the first callers wait, and hardly anybody after.
 async fn popular(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().refresh_ahead(1.0), site);
     while pages.requests() < 5 {
-        pages.ask(1, SHORT, |_| "/pages/1".to_owned()).await?;
+        pages.ask(10, SHORT, |_| "/pages/1".to_owned()).await?;
         sleep(LATENCY / 5).await;
     }
     Ok(pages.told("a page always asked"))

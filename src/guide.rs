@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
+//! | [`loading`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
+//! | [`many_keys`] | many keys in one call, a value that depends on the one before, tags, futures on keys |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
@@ -23,6 +25,7 @@
 //! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired; built with `--features redis`, `--redis URL` shares it all |
 //! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
+//! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
 //! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
@@ -35,6 +38,12 @@ pub mod streams {}
 
 #[doc = include_str!("guide/handles.md")]
 pub mod handles {}
+
+#[doc = include_str!("guide/loading.md")]
+pub mod loading {}
+
+#[doc = include_str!("guide/many_keys.md")]
+pub mod many_keys {}
 
 #[doc = include_str!("guide/bounds.md")]
 pub mod bounds {}
