@@ -9,6 +9,9 @@
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
+//! | [`recipes`] | tokens, codes, idempotency, debounce, flags, sessions: small programs |
+//! | [`from_moka`] | the calls of moka beside these |
+//! | [`from_others`] | the calls of quick_cache, retainer, Redis, TimedDict and pyttl beside these |
 //! | [`from_governor`] | the calls of governor and tower-governor beside these |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
@@ -55,6 +58,15 @@ pub mod rate_limits {}
 #[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
 pub mod costs_known_afterwards {}
+
+#[doc = include_str!("guide/recipes.md")]
+pub mod recipes {}
+
+#[doc = include_str!("guide/from_moka.md")]
+pub mod from_moka {}
+
+#[doc = include_str!("guide/from_others.md")]
+pub mod from_others {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
