@@ -99,7 +99,7 @@ async fn failing(site: &Site) -> Result<Tally, Box<dyn Error>> {
     Ok(pages.told("a server that fails"))
 }
 
-/// A page that is asked for all the time is loaded anew before it dies: the first callers wait, and hardly anybody after.
+/// A page that is asked for all the time is loaded anew before it dies: the first callers wait, and few after.
 async fn popular(site: &Site) -> Result<Tally, Box<dyn Error>> {
     let mut pages = Pages::new(Cache::builder().refresh_ahead(1.0), site);
     while pages.requests() < 5 {

@@ -37,7 +37,7 @@ fn little_of_what_is_asked_reaches_the_server() {
     let [asked, requests, fresh, loaded, stale, failed] = line("a page always asked")[..] else {
         panic!("{said}")
     };
-    assert!(requests >= 5 && loaded >= 1 && fresh >= 1, "{said}");
+    assert!(requests >= 5 && loaded >= 1 && asked > requests, "{said}");
     assert_eq!((fresh + loaded, stale, failed), (asked, 0, 0), "{said}");
     assert!(said.contains("/nowhere: 404 Not Found"), "{said}");
 }
