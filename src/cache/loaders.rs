@@ -11,7 +11,7 @@ use equivalent::Equivalent;
 
 use super::{Cache, WeakCache, nested::Within};
 use crate::engine::{
-    clock::{Deadline, Now},
+    clock::Now,
     coop, panics,
     state::SharedState,
     store::{Awaited, Failure, Flight, Landing, Location, Sought},
@@ -138,8 +138,13 @@ where
         Fut: Future<Output = V> + Send + 'static,
     {
         async move {
+            coop::proceed().await;
+            let look = match self.look_up(key) {
+                Look::Fresh(value) => return value,
+                look => look,
+            };
             let loader = async move || Ok::<_, Infallible>(loader().await);
-            match self.get_or_load(key, ttl, loader).await {
+            match Box::pin(self.go_on(look, key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
@@ -185,7 +190,13 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        async move { self.get_or_load(key, ttl, loader).await.map(|(value, _)| value) }
+        async move {
+            coop::proceed().await;
+            match self.look_up(key) {
+                Look::Fresh(value) => Ok(value),
+                look => Box::pin(self.go_on(look, key, ttl, loader)).await.map(|(value, _)| value),
+            }
+        }
     }
 
     /// As [`get_or_try_set_with`](Cache::get_or_try_set_with), and tells how fresh the value is.
@@ -197,25 +208,8 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe.
+    #[allow(clippy::manual_async_fn)] // As above.
     pub fn get_or_try_set_with_freshness<Q, E, F, Fut>(
-        &self,
-        key: &Q,
-        ttl: impl TimeToLive<V> + Send + 'static,
-        loader: F,
-    ) -> impl Future<Output = Result<(V, Freshness), Arc<E>>>
-    where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
-        E: Send + Sync + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<V, E>> + Send + 'static,
-    {
-        self.get_or_load(key, ttl, loader)
-    }
-
-    #[inline]
-    // An `async fn` would keep its arguments twice, and copy them at each call.
-    #[allow(clippy::manual_async_fn)]
-    fn get_or_load<Q, E, F, Fut>(
         &self,
         key: &Q,
         ttl: impl TimeToLive<V> + Send + 'static,
@@ -231,17 +225,36 @@ where
             coop::proceed().await;
             match self.look_up(key) {
                 Look::Fresh(value) => Ok((value, Freshness::Fresh)),
-                Look::Due(value) => {
-                    self.refresh(key, ttl, loader);
-                    Ok((value, Freshness::Fresh))
-                }
-                Look::Stale(value) => {
-                    self.refresh(key, ttl, loader);
-                    Ok((value, Freshness::Stale))
-                }
-                // Boxed, so that a hit does not pay for what it does not need.
-                Look::Missing => Box::pin(self.load(key, ttl, loader)).await,
+                look => Box::pin(self.go_on(look, key, ttl, loader)).await,
             }
+        }
+    }
+
+    /// What is to be done where there is no fresh value. Boxed by its callers, so that a hit does not pay for it.
+    async fn go_on<Q, E, F, Fut>(
+        &self,
+        look: Look<V>,
+        key: &Q,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        match look {
+            Look::Fresh(value) => Ok((value, Freshness::Fresh)),
+            Look::Due(value) => {
+                self.refresh(key, ttl, loader);
+                Ok((value, Freshness::Fresh))
+            }
+            Look::Stale(value) => {
+                self.refresh(key, ttl, loader);
+                Ok((value, Freshness::Stale))
+            }
+            Look::Missing => self.load(key, ttl, loader).await,
         }
     }
 
@@ -253,21 +266,22 @@ where
         let call = self.call();
         let settings = &self.lives.settings;
         let found = if settings.minds_deadlines() {
-            self.shared.store.get_with_deadline(key, &call)
+            let found = self.shared.store.get_with_deadline(key, &call);
+            found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
+                Some(left) if self.lives.is_to_be_refreshed(left) => Look::Due(value),
+                _ => Look::Fresh(value),
+            })
         } else {
-            let value = self.shared.store.get(key, &call);
-            value.map(|value| (value, Deadline::PERSISTENT))
+            // No clock is read but what the look-up reads.
+            self.shared.store.get(key, &call).map(Look::Fresh)
         };
-        if found.is_none() {
-            // It may have been dead.
-            self.shared.publisher.flush();
+        if let Some(found) = found {
+            coop::charge(&call);
+            return found;
         }
+        // It may have been dead.
+        self.shared.publisher.flush();
         coop::charge(&call);
-        if let Some((value, deadline)) = found {
-            let left = deadline.remaining(call.at_least());
-            let is_due = left.is_some_and(|left| self.lives.is_to_be_refreshed(left));
-            return if is_due { Look::Due(value) } else { Look::Fresh(value) };
-        }
         match self.stale(key, settings.stale_while_revalidate) {
             Some(value) => Look::Stale(value),
             None => Look::Missing,

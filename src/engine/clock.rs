@@ -145,6 +145,13 @@ impl Now for Clock {
     fn tick(&self) -> Tick {
         self.now()
     }
+
+    #[inline]
+    fn at_most(&self) -> Tick {
+        let Source::Kernel(kernel) = &self.source else { return self.now() };
+        let latest = kernel.bounds().and_then(|(_, latest)| NonZeroU64::new(latest));
+        latest.map_or_else(|| self.now(), Tick)
+    }
 }
 
 fn real_now() -> Instant {

@@ -4,11 +4,14 @@ use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
-use super::{Location, Store, window};
+use super::{Location, Store, entry::Entry, window};
 use crate::engine::clock::Now;
 
 /// How many keys are looked up under one lock at most.
 const AT_ONCE: usize = 32;
+
+/// Tables that are smaller together stay in the processor's caches by themselves, in bytes.
+const SMALL: usize = 2 << 20;
 
 /// Keys of which it is known where they are, shard by shard.
 pub(crate) struct Places {
@@ -21,7 +24,8 @@ impl Places {
     /// Those of the same shard stay in their order.
     pub(crate) fn new(places: impl Iterator<Item = Location>) -> Self {
         let mut places: Vec<_> = places.zip(0..).collect();
-        places.sort_by_key(|(place, _)| place.index);
+        // By their numbers too, and so in their order.
+        places.sort_unstable_by_key(|(place, number)| (place.index, *number));
         Self { places, next: 0 }
     }
 
@@ -43,6 +47,11 @@ where
 {
     /// Has the memory fetched in which these keys are looked for.
     pub(crate) fn prefetch(&self, places: &Places) {
+        let Some((first, _)) = places.places.first() else { return };
+        let buckets = self.shard_count() * self.shards.read(first.index).buckets();
+        if buckets * size_of::<(K, Entry<V>)>() < SMALL {
+            return;
+        }
         for look in [window::prefetch_group, window::prefetch_entry] {
             let mut rest = &places.places[..];
             while let Some((first, _)) = rest.first() {
@@ -72,7 +81,7 @@ where
     {
         let group = places.take();
         let Some((first, _)) = group.first() else { return false };
-        if self.minds_reads() || self.has_removed() || group.len() == 1 {
+        if self.minds_reads() || self.has_removed() {
             for (_, number) in group {
                 values[*number] = self.get(keys[*number], now);
             }

@@ -111,13 +111,15 @@ where
             self.reads.count(false);
             return None;
         }
-        let value = found.entry.value.clone();
+        // Before the clone: that of an `Arc` has the processor wait for all that was read before.
+        let own = shard.own(&found);
         if !found.is_old {
             shard.beside().kept.touch(found.bucket);
         }
-        if let Some(own) = shard.own(&found) {
+        if let Some(own) = own {
             found.entry.put_off(self.until_idle(own, now));
         }
+        let value = found.entry.value.clone();
         let deadline = found.entry.deadline();
         drop(shard);
         self.reads.count(true);
