@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
-//! | [`loading`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
+//! | [`loaders`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
 //! | [`many_keys`] | many keys in one call, a value that depends on the one before, tags, futures on keys |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
@@ -42,8 +42,8 @@ pub mod streams {}
 #[doc = include_str!("guide/handles.md")]
 pub mod handles {}
 
-#[doc = include_str!("guide/loading.md")]
-pub mod loading {}
+#[doc = include_str!("guide/loaders.md")]
+pub mod loaders {}
 
 #[doc = include_str!("guide/many_keys.md")]
 pub mod many_keys {}
