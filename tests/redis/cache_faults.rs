@@ -461,3 +461,36 @@ async fn an_index_of_another_type_lets_no_verb_change_anything() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_record_of_another_type_keeps_what_is_to_be_told_of_it() {
+    let server = Server::start();
+    let cache = with_events(server.url()).await;
+    let mut plain = server.plain().await;
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let index = keys.iter().find(|key| key.ends_with('}')).unwrap();
+    let mut zscore = redis::cmd("ZSCORE");
+    zscore.arg(index).arg("ada");
+    let deadline: f64 = zscore.query_async(&mut plain).await.unwrap();
+    let record = format!("{index}:ada");
+    let _: () = redis::cmd("DEL").arg(&record).query_async(&mut plain).await.unwrap();
+    let _: () =
+        redis::cmd("HSET").arg(&record).arg(1).arg(1).query_async(&mut plain).await.unwrap();
+    let error = cache.set_ex("ada".into(), 2, 2 * HOUR).await.unwrap_err();
+    assert!(matches!(&error, Error::WrongType { .. }), "{error:?}");
+    assert_eq!(zscore.query_async::<f64>(&mut plain).await.unwrap(), deadline);
+    // Of one that never had anything to be told.
+    cache.set("eve".into(), 1).await.unwrap();
+    let records: Vec<String> =
+        redis::cmd("KEYS").arg("*:eve").query_async(&mut plain).await.unwrap();
+    let _: () = redis::cmd("DEL").arg(&records).query_async(&mut plain).await.unwrap();
+    let _: () = redis::cmd("LPUSH").arg(&records[0]).arg(1).query_async(&mut plain).await.unwrap();
+    let before: BTreeSet<String> =
+        redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let error = cache.set_ex("eve".into(), 2, HOUR).await.unwrap_err();
+    assert!(matches!(&error, Error::WrongType { .. }), "{error:?}");
+    let after: BTreeSet<String> =
+        redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    assert_eq!(before, after);
+}

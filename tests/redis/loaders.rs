@@ -511,9 +511,9 @@ async fn many_keys_are_read_and_written_in_their_order() {
 async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
     let server = Server::shared();
     let client = connect(server.url()).await;
-    let builder = Cache::<u64, Vec<u8>>::builder(&client, "large").format(Format::Raw);
+    let builder = Cache::<u64, String>::builder(&client, "large").format(Format::Raw);
     let cache = builder.build().unwrap();
-    let large = |n: u64| vec![n as u8; 1 << 20];
+    let large = |n: u64| n.to_string().repeat(1 << 19);
     cache.set_many((0..40).map(|n| (n, large(n))), None).await.unwrap();
     let keys: Vec<u64> = (0..40).collect();
     let values = cache.get_many(&keys).await.unwrap();

@@ -90,7 +90,7 @@ async fn ends_of_streams(commands: &Commands) -> Result<Vec<StreamPosition>, Err
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
             let (_, _, more, _, last_id, added, _): ReadStreamReply =
-                call.send_idempotent(&commands.client).await?;
+                call.send_idempotent(&commands.client.for_batches()).await?;
             if !more {
                 return Ok(StreamPosition { last_id, added });
             }
@@ -138,14 +138,15 @@ where
     /// Reads the shards in which there is something; whether more may be had at once.
     async fn poll(&mut self) -> bool {
         let commands = &self.decoder.commands;
-        let mut failure = self.watch.look(commands).await.err();
-        let due = (0..SHARDS).filter(|shard| failure.is_none() && self.watch.is_due(*shard));
+        let (may_read, mut failure) = self.watch.look(commands).await;
+        let due = (0..SHARDS).filter(|shard| may_read && self.watch.is_due(*shard));
         let polls = due.map(async |shard| {
             let StreamPosition { last_id, added } = &self.positions[usize::from(shard)];
             let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added);
             // It reads what all groups have acked, which is not free.
             let call = call.arg(u8::from(self.watch.is_check(shard)));
-            let answer = call.send_idempotent::<ReadStreamReply>(&commands.client).await;
+            let client = commands.client.for_batches();
+            let answer = call.send_idempotent::<ReadStreamReply>(&client).await;
             (shard, answer, Instant::now())
         });
         let answers = few_at_once(polls).await;

@@ -132,7 +132,7 @@ impl<K, V> CacheBuilder<K, V> {
     }
 
     /// How often a subscriber looks for what is due: the bound of the lag while it keeps up, with two
-    /// round trips to the server. Each look is one `MGET` of 32 small keys, and a script for each of 16 shards in which
+    /// round trips to the server. Each look is one `MGET` of 32 small keys (in a cluster, 16 of two), and a script for each of 16 shards in which
     /// something is to be had; where nothing is, less than two scripts a second. Defaults to 100 ms.
     ///
     /// # Panics

@@ -7,7 +7,7 @@
 //! 3. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
 //!    and lives no shorter than its TTL and less than a millisecond longer.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use rand::{RngExt, rngs::SmallRng};
 
@@ -297,13 +297,11 @@ impl Commands {
         self.subscriber_script(&READ_STREAM, shard)
     }
 
-    /// The two notes of each shard, in turns: its soonest deadline, and what changes with its news. A cluster's nodes
-    /// are asked each for their own.
-    pub(super) fn notes(&self) -> Call<'_> {
-        let notes = self.shards.iter().flat_map(|shard| [&shard.soonest, &shard.told]);
-        notes
-            .skip(1)
-            .fold(Call::command("MGET", &self.shards[0].soonest), |call, key| call.arg(key))
+    /// The two notes of each of some shards, in turns: its soonest deadline, and what changes with its news.
+    pub(super) fn notes(&self, shards: Range<u16>) -> Call<'_> {
+        let shards = &self.shards[usize::from(shards.start)..usize::from(shards.end)];
+        let notes = shards.iter().flat_map(|shard| [&shard.soonest, &shard.told]);
+        notes.skip(1).fold(Call::command("MGET", &shards[0].soonest), |call, key| call.arg(key))
     }
 
     fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {

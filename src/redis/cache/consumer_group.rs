@@ -218,20 +218,20 @@ where
         if renews {
             self.leases_renewed = Instant::now();
         }
-        let mut failure = match room {
-            0 => None,
-            _ => self.watch.look(&self.decoder.commands).await.err(),
+        let (may_take, mut failure) = match room {
+            0 => (false, None),
+            _ => self.watch.look(&self.decoder.commands).await,
         };
-        let may_take = room > 0 && failure.is_none();
         let polls = self.shards.iter().zip(0..).filter(|(shard, number)| {
             may_take && self.watch.is_due(*number)
                 || !shard.is_in_step()
                 || renews && !shard.leased.is_empty()
         });
+        let client = self.decoder.commands.client.for_batches();
         let polls = polls.map(async |(shard, number)| {
             let call = self.call(shard, number, room, renews);
             // Never again without a new poll: what the lost answer held comes when its lease is over.
-            let answer = call.send_once::<ReadGroupReply>(&self.decoder.commands.client).await;
+            let answer = call.send_once::<ReadGroupReply>(&client).await;
             (number, answer, Instant::now())
         });
         let answers = few_at_once(polls).await;

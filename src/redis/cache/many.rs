@@ -56,7 +56,7 @@ where
                 while let Some(rest) = places.get(values.len()..).filter(|rest| !rest.is_empty()) {
                     let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
                     let call = self.commands().get_many(&rest);
-                    let page: Vec<Option<Vec<u8>>> = call.send_idempotent(self.client()).await?;
+                    let page: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client().for_batches()).await?;
                     values.extend(page);
                 }
                 Ok::<_, Error>(places.into_iter().zip(values))
@@ -103,7 +103,7 @@ where
                 let of_shard: Vec<_> = places.into_iter().map(|at| &entries[at]).collect();
                 for batch in batches(&of_shard) {
                     let call = self.commands().set_many(batch, expiry);
-                    call.send_once::<Value>(self.client()).await?;
+                    call.send_once::<Value>(&self.client().for_batches()).await?;
                 }
                 Ok::<_, Error>(())
             });

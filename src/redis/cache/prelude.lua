@@ -2,8 +2,8 @@
 -- Changes nothing by itself.
 --
 -- KEYS      for each key that the script is about its record, its shadow and its load (seek.lua), which a write to the
---           key ends; then the index and the stream of their
---           shard, and two notes: the soonest deadline of the index, and what changes whenever the stream has news
+--           key ends; then the index and the stream of their shard, and two notes: the soonest deadline of the index with
+--           the time at which the index leaves, and what changes whenever the stream has news
 -- ARGV[1]   for how many milliseconds an expiration waits for its subscribers; empty where there are none
 --
 -- A record is the value of a key, a string, which the server lets expire. Without subscribers there is nothing else.
@@ -60,6 +60,25 @@ local function forget(key, shadow)
     if not retention then return end
     redis.call('ZREM', index, key)
     redis.call('UNLINK', shadow)
+    -- An index that comes again has no time to leave yet.
+    if redis.call('EXISTS', index) == 0 then redis.call('DEL', soonest) end
+end
+
+-- The deadline that a shadow was put there for.
+local function deadline_of(shadow)
+    return redis.call('PEXPIRETIME', shadow) + 1 - retention
+end
+
+-- Lets the index live for as long as anything in it may be told of, and the note say no later deadline than this.
+local function note(deadline)
+    local last = deadline - 1 + retention
+    local first, till = string.match(redis.call('GET', soonest) or '', '^(%d+) (%d+)$')
+    if first and deadline >= tonumber(first) and last <= tonumber(till) then return end
+    -- An eighth more, so that most of the next need not move it.
+    till = whole(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
+    redis.call('PEXPIREAT', index, till)
+    first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+    redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
 end
 
 -- The deadline of the live value of a key, as far as it is to be told of; and whether there was a dead one, of which
@@ -83,11 +102,5 @@ local function shelve(key, shadow, value, deadline)
         redis.call('SET', shadow, value or redis.call('GET', record), 'PXAT', last)
     end
     redis.call('ZADD', index, whole(deadline), key)
-    -- An eighth more, so that most of the next need not move it.
-    if redis.call('PEXPIRETIME', index) < tonumber(last) then
-        redis.call('PEXPIREAT', index, whole(deadline + retention * 1.125))
-    end
-    if redis.call('ZRANGE', index, 0, 0)[1] == key then
-        redis.call('SET', soonest, whole(deadline), 'PXAT', last)
-    end
+    note(deadline)
 end

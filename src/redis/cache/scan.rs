@@ -132,7 +132,8 @@ where
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
-                self.commands().clear(shard, &keys).send_once::<Value>(self.client()).await
+                let call = self.commands().clear(shard, &keys);
+                call.send_once::<Value>(&self.client().for_batches()).await
             });
             try_join_all(clears).await?;
         }
@@ -162,7 +163,7 @@ where
     async fn read_more(&self, found: &mut Found) -> Result<(), Error> {
         let pages = found.unread.iter().map(async |(_, keys)| {
             let call = self.commands().get_many(keys);
-            call.send_idempotent::<Vec<Option<Vec<u8>>>>(self.client()).await
+            call.send_idempotent::<Vec<Option<Vec<u8>>>>(&self.client().for_batches()).await
         });
         let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         for ((_, keys), values) in found.unread.iter_mut().zip(pages) {
@@ -186,14 +187,14 @@ impl ScanCursor {
             Some(nodes) => nodes,
             None => self.nodes.insert(commands.client.nodes().await?),
         };
-        let Some(node) = nodes.last().copied() else { return Ok(None) };
+        let Some(node) = nodes.last().cloned() else { return Ok(None) };
         let mut scan = cmd("SCAN");
         scan.arg(self.cursor)
             .arg("MATCH")
             .arg(commands.keyspace.scan_pattern())
             .arg("COUNT")
             .arg(PAGE);
-        let answer = commands.client.send_to(node, &scan).await?;
+        let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|error| Error::Server(error.into()))?;
         // So says a server that its keys are through.

@@ -42,7 +42,8 @@ local function move_due(most)
     end
     local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
     if first then
-        redis.call('SET', soonest, whole(first), 'PXAT', whole(math.max(first, now) + retention))
+        local till = whole(redis.call('PEXPIRETIME', index))
+        redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
     else
         redis.call('DEL', soonest)
     end

@@ -1,8 +1,9 @@
-//! What a subscriber knows of the shards without asking each of them: two notes of each, which one command reads. A
-//! script is sent where they say that there is something to be had, and now and then to each in turn.
+//! What a subscriber knows of the shards without a script to each: two notes of each, which one command reads, or in a
+//! cluster one a shard. A script is sent where they say that there is something to be had, and now and then to each in turn.
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
@@ -39,17 +40,36 @@ impl Watch {
         Self { shards: shards.collect(), clock: None }
     }
 
-    /// Reads the notes.
-    pub(super) async fn look(&mut self, commands: &Commands) -> Result<(), Error> {
-        let notes: Vec<Option<Vec<u8>>> =
-            commands.notes().send_idempotent(&commands.client).await?;
-        let (notes, _) = notes.as_chunks::<2>();
-        for (shard, [soonest, news]) in self.shards.iter_mut().zip(notes) {
-            let soonest = soonest.as_deref().and_then(|at| std::str::from_utf8(at).ok());
-            shard.soonest = soonest.and_then(|at| at.parse().ok());
-            shard.news = news.clone().unwrap_or_default();
+    /// Reads the notes: tells whether any could be read, and one of the errors.
+    pub(super) async fn look(&mut self, commands: &Commands) -> (bool, Option<Error>) {
+        // In a cluster each shard has its own slot.
+        let (each, asks) = match commands.client.is_cluster() {
+            true => (1, SHARDS),
+            false => (SHARDS, 1),
+        };
+        let asks = (0..asks).map(async |ask| {
+            let call = commands.notes(ask * each..(ask + 1) * each);
+            call.send_idempotent::<Vec<Option<Vec<u8>>>>(&commands.client).await
+        });
+        let answers = join_all(asks).await;
+        let (mut is_any, mut failure) = (false, None);
+        for (shards, answer) in self.shards.chunks_mut(each.into()).zip(answers) {
+            let notes = match answer {
+                Ok(notes) => notes,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            is_any = true;
+            let (notes, _) = notes.as_chunks::<2>();
+            for (shard, [soonest, news]) in shards.iter_mut().zip(notes) {
+                let soonest = soonest.as_deref().and_then(|at| std::str::from_utf8(at).ok());
+                shard.soonest = soonest.and_then(|note| note.split(' ').next()?.parse().ok());
+                shard.news = news.clone().unwrap_or_default();
+            }
         }
-        Ok(())
+        (is_any, failure)
     }
 
     /// Whether a script is to look at the shard.

@@ -153,7 +153,7 @@ impl DictState {
             most => most,
         });
         // Once: what a lost answer held is lent already, and the second time more would be.
-        let answer: Vec<u8> = match call.send_once(&self.client).await {
+        let answer: Vec<u8> = match call.send_once(&self.client.for_batches()).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
         };
