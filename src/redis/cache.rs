@@ -58,8 +58,9 @@ use crate::engine::ttl::{Ttl, When};
 /// # Cost
 ///
 /// Each verb is one round trip and atomic, where nothing else is said. Without
-/// [events](CacheBuilder::events) most are the plain command that is named with them. With events so are those that only
-/// read; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
+/// [events](CacheBuilder::events) most are the plain command that is named with them; what takes a value out, or gives it
+/// less than a minute, is a script of two commands, as it also ends a [load](Cache::get_or_set_with) of the key. With
+/// events those that only read are plain commands; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
 /// an entry of a sorted set and for its value once more. Expired values leave as the server lets them.
 ///
 /// # Errors

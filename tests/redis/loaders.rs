@@ -1,8 +1,6 @@
-//! Values that are loaded once in the whole fleet, whatever becomes of those who load them; and many keys at once.
+//! Values that are loaded where they are missing, once for all who ask, and what is stale meanwhile.
 
 use std::{
-    env,
-    process::{Child, Command},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -12,11 +10,10 @@ use std::{
 
 use fleeting::{
     Ttl,
-    redis::{Cache, Client, Error, Format},
+    redis::{Cache, Error},
 };
-use futures::{StreamExt, future::join_all, stream::iter};
-use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::SliceRandom};
-use redis::AsyncCommands;
+use futures::future::join_all;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -24,7 +21,7 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Server, connect},
+    servers::{Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -38,7 +35,7 @@ async fn cache(server: &Server, name: &str) -> Cache<String, u64> {
 }
 
 /// Of each kind: plain, with events, and with what is stale.
-async fn kinds(server: &Server, name: &str) -> [Cache<String, u64>; 3] {
+pub(crate) async fn kinds(server: &Server, name: &str) -> [Cache<String, u64>; 3] {
     let client = connect(server.url()).await;
     let told = Cache::builder(&client, &format!("{name}-told")).events(HOUR);
     let stale = Cache::builder(&client, &format!("{name}-stale")).stale_while_revalidate(HOUR);
@@ -47,31 +44,31 @@ async fn kinds(server: &Server, name: &str) -> [Cache<String, u64>; 3] {
 
 /// A loader that says when it has begun, and goes on when it is told.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Notify, Notify, AtomicU32)>);
+pub(crate) struct Gate(Arc<(Notify, Notify, AtomicU32)>);
 
 impl Gate {
-    async fn load(self, value: u64) -> u64 {
+    pub(crate) async fn load(self, value: u64) -> u64 {
         self.0.2.fetch_add(1, Relaxed);
         self.0.0.notify_one();
         self.0.1.notified().await;
         value
     }
 
-    async fn has_begun(&self) {
+    pub(crate) async fn has_begun(&self) {
         timeout(PATIENCE, self.0.0.notified()).await.expect("a loader begins");
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.0.1.notify_one();
     }
 
-    fn loads(&self) -> u32 {
+    pub(crate) fn loads(&self) -> u32 {
         self.0.2.load(Relaxed)
     }
 }
 
 /// A call that loads, in a task of its own: so the future of the verb is `Send`.
-fn begin(
+pub(crate) fn begin(
     cache: &Cache<String, u64>,
     key: &str,
     gate: &Gate,
@@ -352,210 +349,4 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
         assert_eq!(cache.get_or_set_with("ada", ms(1), async || 5).await.unwrap(), 5);
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_server_that_goes_away_is_an_error_for_all_and_ends_no_load() {
-    let mut server = Server::start();
-    let client = Client::builder(server.url()).timeout(Duration::from_millis(500));
-    let cache: Cache<String, u64> = Cache::new(&client.connect().await.unwrap(), "away").unwrap();
-    let gate = Gate::default();
-    let load = begin(&cache, "ada", &gate, 1);
-    gate.has_begun().await;
-    server.kill();
-    gate.open();
-    assert_eq!(load.await.unwrap().unwrap(), 1, "it was loaded");
-    assert_eq!(cache.stats().failed_loads, 1);
-    let begin_at = Instant::now();
-    let calls: Vec<_> = (0..20).map(|_| begin(&cache, "ada", &gate, 2)).collect();
-    for call in calls {
-        let error = call.await.unwrap().unwrap_err();
-        assert!(error.is_temporary(), "{error:?}");
-    }
-    // Not one after the other.
-    assert!(begin_at.elapsed() < Duration::from_secs(8), "{:?}", begin_at.elapsed());
-    assert_eq!(gate.loads(), 1);
-    // It has lost its data, and with them the lease of one who loads meanwhile.
-    server.restart();
-    let until = Instant::now() + PATIENCE;
-    while cache.get("ada").await.is_err() {
-        assert!(Instant::now() < until);
-    }
-    let load = begin(&cache, "ada", &gate, 3);
-    gate.has_begun().await;
-    server.kill();
-    server.restart();
-    while cache.get("ada").await.is_err() {
-        assert!(Instant::now() < until);
-    }
-    gate.open();
-    assert_eq!(load.await.unwrap().unwrap(), 3);
-    assert_eq!(cache.get("ada").await.unwrap(), None);
-    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 4).await.unwrap(), 4);
-}
-
-const KEYS: usize = 1_000;
-
-/// What a process of the fleet does: it loads all keys, in an order of its own, and writes into a log when a load begins.
-async fn load_all(url: &str, seed: u64) {
-    let client = connect(url).await;
-    let builder = Cache::<u64, u64>::builder(&client, "fleet").lease(Duration::from_millis(500));
-    let cache = builder.build().unwrap();
-    let log = redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
-    let mut keys: Vec<u64> = (0..KEYS as u64).collect();
-    keys.shuffle(&mut SmallRng::seed_from_u64(seed));
-    let loads = iter(keys).map(|key| {
-        let (cache, mut log) = (&cache, log.clone());
-        async move {
-            let loader = async move || {
-                let _: u64 = log.rpush(format!("log:{key}"), std::process::id()).await.unwrap();
-                sleep(Duration::from_millis(2)).await;
-                key
-            };
-            assert_eq!(cache.get_or_set_with(&key, HOUR, loader).await.unwrap(), key);
-        }
-    });
-    loads.buffer_unordered(16).collect::<()>().await;
-}
-
-/// This test in a process of its own, as a part of the fleet of another.
-fn start_process(url: &str, seed: u64) -> Child {
-    Command::new(env::current_exe().unwrap())
-        .args(["--exact", "loaders::a_fleet_loads_each_key_once_though_some_are_killed"])
-        .env("FLEETING_FLEET", format!("{url} {seed}"))
-        .spawn()
-        .unwrap()
-}
-
-#[tokio::test]
-async fn a_fleet_loads_each_key_once_though_some_are_killed() {
-    if let Ok(fleet) = env::var("FLEETING_FLEET") {
-        let (url, seed) = fleet.split_once(' ').unwrap();
-        return load_all(url, seed.parse().unwrap()).await;
-    }
-    let server = Server::start();
-    let mut plain = server.plain().await;
-    let mut killed = (0..2).map(|seed| start_process(&server.url(), seed)).collect::<Vec<_>>();
-    let rest = (2..4).map(|seed| start_process(&server.url(), seed)).collect::<Vec<_>>();
-    for (child, keys) in killed.iter_mut().zip([100, 200]) {
-        while redis::cmd("DBSIZE").query_async::<usize>(&mut plain).await.unwrap() < keys {
-            sleep(Duration::from_millis(1)).await;
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    let lives: Vec<u32> = rest.iter().map(Child::id).collect();
-    for mut child in rest {
-        assert!(child.wait().unwrap().success());
-    }
-    let mut again = 0;
-    for key in 0..KEYS {
-        let loaded_by: Vec<u32> = plain.lrange(format!("log:{key}"), 0, -1).await.unwrap();
-        // Another begins only after the death of the one before.
-        let (last, before) = loaded_by.split_last().expect("it was loaded");
-        again += before.len();
-        assert!(before.iter().all(|id| !lives.contains(id)), "{key}: {loaded_by:?} of {lives:?}");
-        assert!(!before.contains(last), "{key}: {loaded_by:?}");
-    }
-    println!("{again} keys were loaded again, by those who took over");
-    assert!(again <= 2 * 16, "one for each that those who were killed were at: {again}");
-}
-
-async fn many(cache: &Cache<String, u64>) {
-    let keys: Vec<String> = (0..300).map(|n| format!("key-{n}")).collect();
-    let entries = || keys.iter().cloned().zip(0..);
-    cache.set_many(entries(), Some(HOUR)).await.unwrap();
-    let mut wanted: Vec<Option<u64>> = (0..300).map(Some).collect();
-    let get = async || cache.get_many(keys.iter().map(String::as_str)).await.unwrap();
-    assert_eq!(get().await, wanted);
-    assert!(matches!(cache.ttl("key-7").await.unwrap(), Ttl::Remaining(left) if left <= HOUR));
-    cache.set_many(entries(), None).await.unwrap();
-    assert_eq!(cache.ttl("key-7").await.unwrap(), Ttl::Persistent);
-    for n in [0, 7, 299] {
-        cache.remove(&keys[n]).await.unwrap();
-        wanted[n] = None;
-    }
-    assert_eq!(get().await, wanted);
-    let twice = [("key-7", 1), ("a", 2), ("key-7", 3)].map(|(key, n)| (key.to_owned(), n));
-    cache.set_many(twice, None).await.unwrap();
-    let same = cache.get_many(["key-7", "b", "key-7", "a"]).await.unwrap();
-    assert_eq!(same, [Some(3), None, Some(3), Some(2)]);
-    cache.set_many([("a".to_owned(), 9)], Some(Duration::ZERO)).await.unwrap();
-    assert_eq!(cache.get("a").await.unwrap(), None);
-    assert_eq!(cache.get_many::<str>([]).await.unwrap(), []);
-    cache.set_many([], None).await.unwrap();
-}
-
-#[tokio::test]
-async fn many_keys_are_read_and_written_in_their_order() {
-    let server = Server::shared();
-    for cache in kinds(&server, "many").await {
-        many(&cache).await;
-        let spawned = {
-            let cache = cache.clone();
-            tokio::spawn(async move {
-                let keys = ["key-1".to_owned(), "key-2".to_owned()];
-                cache.get_many(&keys).await
-            })
-        };
-        assert_eq!(spawned.await.unwrap().unwrap(), [Some(1), Some(2)]);
-    }
-    let told = &kinds(&server, "many").await[1];
-    let mut events = told.events().await.unwrap();
-    told.set_many([("dead".to_owned(), 7)], Some(Duration::from_millis(1))).await.unwrap();
-    let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
-    assert_eq!((&event.key[..], event.value), ("dead", 7));
-}
-
-#[tokio::test]
-async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
-    let server = Server::shared();
-    let client = connect(server.url()).await;
-    let builder = Cache::<u64, String>::builder(&client, "large").format(Format::Raw);
-    let cache = builder.build().unwrap();
-    let large = |n: u64| n.to_string().repeat(1 << 19);
-    cache.set_many((0..40).map(|n| (n, large(n))), None).await.unwrap();
-    let keys: Vec<u64> = (0..40).collect();
-    let values = cache.get_many(&keys).await.unwrap();
-    assert!(values.into_iter().zip(0..).all(|(value, n)| value == Some(large(n))));
-    cache.clear().await.unwrap();
-}
-
-#[tokio::test]
-async fn on_a_cluster_too() {
-    let cluster = Cluster::start();
-    let client = connect(cluster.urls()).await;
-    let elsewhere = connect(cluster.urls()).await;
-    for told in [false, true] {
-        let cache = |client: &Client| {
-            let builder = Cache::<String, u64>::builder(client, if told { "told" } else { "c" });
-            let builder = builder.stale_while_revalidate(HOUR);
-            if told { builder.events(HOUR) } else { builder }.build().unwrap()
-        };
-        let (here, elsewhere) = (cache(&client), cache(&elsewhere));
-        many(&here).await;
-        let loads = AtomicU32::new(0);
-        let loads = Arc::new(loads);
-        let calls = (0..100).flat_map(|n| [(&here, n), (&elsewhere, n)]).map(|(cache, n)| {
-            let loads = loads.clone();
-            let key = format!("load-{n}");
-            async move {
-                let loader = async move || {
-                    loads.fetch_add(1, Relaxed);
-                    sleep(Duration::from_millis(10)).await;
-                    n
-                };
-                cache.get_or_set_with(&key, HOUR, loader).await.unwrap() == n
-            }
-        });
-        assert!(join_all(calls).await.into_iter().all(|is_it| is_it));
-        assert_eq!(loads.load(Relaxed), 100);
-        let gate = Gate::default();
-        let load = begin(&here, "ada", &gate, 1);
-        gate.has_begun().await;
-        elsewhere.clear().await.unwrap();
-        gate.open();
-        assert_eq!(load.await.unwrap().unwrap(), 1);
-        assert!(here.is_empty().await.unwrap());
-    }
 }

@@ -16,10 +16,12 @@ mod client;
 mod conformance;
 mod expiring_set;
 mod failover;
+mod fleet;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
 mod loaders;
+mod many;
 mod names;
 mod network;
 mod rate_limiter;

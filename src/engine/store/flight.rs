@@ -16,7 +16,7 @@ use crate::engine::sync::{
 };
 
 pub(crate) struct Flight<V> {
-    /// How many writes there were to the key; written under the lock of its shard.
+    /// How many writes there were to the key; written under the lock of those who join.
     overtakes: AtomicU32,
     phase: Mutex<Phase<V>>,
     told: Notify,
@@ -54,7 +54,7 @@ impl<V> Flight<V> {
         Self { overtakes: AtomicU32::new(0), phase: Mutex::new(Phase::Led), told: Notify::new() }
     }
 
-    pub(super) fn overtake(&self) {
+    pub(crate) fn overtake(&self) {
         self.overtakes.store(self.overtakes() + 1, Relaxed);
     }
 

@@ -1,4 +1,7 @@
 //! Who loads which key in this process: one of those who want the same asks the server, for all of them.
+//!
+//! What the server has said is for those who were there before it was asked, and for nobody else: who comes later may have
+//! seen a write that the answer is older than.
 
 use std::{
     hash::BuildHasher,
@@ -26,6 +29,8 @@ pub(super) struct Seat {
     hash: u64,
     flight: Arc<Flight<Vec<u8>>>,
     leads: bool,
+    /// How often the server had been asked when this one came, or of who leads, before it was asked last.
+    asks: u32,
 }
 
 /// What those get who waited for another.
@@ -49,9 +54,12 @@ enum Nothing {
 impl Flights {
     pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Seat {
         let hash = self.hasher.hash_one(key);
+        let mut of_keys = self.lock();
         let Joined { shared, is_first } =
-            self.lock().join(hash, key, || key.to_vec(), Flight::is_over, Flight::new);
-        Seat { flights: self.clone(), hash, flight: shared, leads: is_first }
+            of_keys.join(hash, key, || key.to_vec(), Flight::is_over, Flight::new);
+        let asks = shared.overtakes();
+        drop(of_keys);
+        Seat { flights: self.clone(), hash, flight: shared, leads: is_first, asks }
     }
 
     fn lock(&self) -> MutexGuard<'_, Meetings<Vec<u8>, Flight<Vec<u8>>>> {
@@ -80,6 +88,14 @@ impl Seat {
         Within::run(&self.flight, load).await
     }
 
+    /// The server is about to be asked: who comes from now on does not get the answer.
+    pub(super) fn ask(&mut self) {
+        let of_keys = self.flights.lock();
+        self.asks = self.flight.overtakes();
+        self.flight.overtake();
+        drop(of_keys);
+    }
+
     /// Waits for who leads. Cancel safe.
     pub(super) async fn wait(&mut self) -> Told {
         let landing = match self.flight.wait().await {
@@ -90,7 +106,8 @@ impl Seat {
             Awaited::Landed(landing) => landing,
         };
         match &landing.outcome {
-            Ok(value) => Told::Loaded(value.clone()),
+            Ok(value) if landing.began >= self.asks => Told::Loaded(value.clone()),
+            Ok(_) => Told::Again,
             Err(failure) => match failure.downcast_ref() {
                 None => Told::Failed(failure.clone()),
                 Some(Nothing::Refused(error)) => Told::Refused(same(error)),
@@ -99,7 +116,7 @@ impl Seat {
         }
     }
 
-    /// All who wait get this.
+    /// All who wait get this, but for those who came after the server was asked.
     pub(super) fn land(self, outcome: Result<Vec<u8>, Failure>) {
         self.end(outcome);
     }
@@ -115,7 +132,7 @@ impl Seat {
     }
 
     fn end(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.land(Landing { began: 0, outcome });
+        self.flight.land(Landing { began: self.asks, outcome });
         self.leads = false;
     }
 }
@@ -157,6 +174,26 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn who_comes_after_the_server_was_asked_does_not_get_the_answer() {
+        let flights = Arc::new(Flights::default());
+        let mut leader = flights.join(b"ada");
+        let mut early = flights.join(b"ada");
+        leader.ask();
+        let mut late = flights.join(b"ada");
+        assert!(leader.leads() && !early.leads() && !late.leads());
+        leader.land(Ok(b"1".to_vec()));
+        assert!(matches!(early.wait().now_or_never(), Some(Told::Loaded(value)) if value == b"1"));
+        assert!(matches!(late.wait().now_or_never(), Some(Told::Again)));
+        let mut next = flights.join(b"ada");
+        assert!(next.leads());
+        // An error is no older than anything.
+        next.ask();
+        let mut late = flights.join(b"ada");
+        next.refuse(&Error::Contended);
+        assert!(matches!(late.wait().now_or_never(), Some(Told::Refused(Error::Contended))));
+    }
 
     #[test]
     fn nothing_is_left_of_those_who_go_whichever_way() {

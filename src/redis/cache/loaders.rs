@@ -219,7 +219,7 @@ where
     /// Asks the server until there is a value, or the lease is ours.
     async fn lead<E, F, Fut>(
         &self,
-        seat: Seat,
+        mut seat: Seat,
         key: &[u8],
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -232,6 +232,7 @@ where
         let mut lease = Lease::new(self.state.commands.clone(), key.to_vec(), self.state.lease);
         let begin = Instant::now();
         let stale = loop {
+            seat.ask();
             match lease.seek().await {
                 Err(error) => {
                     seat.refuse(&error);
@@ -282,7 +283,7 @@ impl Load {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
     {
-        let Self { seat, lease, format, counters } = self;
+        let Self { mut seat, lease, format, counters } = self;
         counters.load();
         // Within it as a whole: a closure may do its work before it returns its future.
         let loaded = lease.hold(seat.run(async move { loader().await })).await;
@@ -303,6 +304,7 @@ impl Load {
                 return Err(error);
             }
         };
+        seat.ask();
         match lease.publish(&bytes, Expiry::of(ttl.of(&value))).await {
             Ok(true) => seat.land(Ok(bytes)),
             Ok(false) => seat.ask_again(),

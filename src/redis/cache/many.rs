@@ -56,7 +56,8 @@ where
                 while let Some(rest) = places.get(values.len()..).filter(|rest| !rest.is_empty()) {
                     let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
                     let call = self.commands().get_many(&rest);
-                    let page: Vec<Option<Vec<u8>>> = call.send_idempotent(&self.client().for_batches()).await?;
+                    let page: Vec<Option<Vec<u8>>> =
+                        call.send_idempotent(&self.client().for_batches()).await?;
                     values.extend(page);
                 }
                 Ok::<_, Error>(places.into_iter().zip(values))

@@ -24,6 +24,7 @@ if how == 'SET' and ttl and ttl > 0 and retention then
         end
         return old
     end
+    redis.call('UNLINK', load)
     -- Where nothing lived, but something was to be told of, it has died.
     local dead = not old and not is_new and redis.call('GET', shadow)
     local died = dead and deadline_of(shadow)

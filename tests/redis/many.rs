@@ -1,0 +1,79 @@
+//! Many keys in one call.
+
+use std::time::Duration;
+
+use fleeting::{
+    Ttl,
+    redis::{Cache, Format},
+};
+use tokio::time::timeout;
+
+use crate::{
+    loaders::kinds,
+    servers::{Server, connect},
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// For what must come, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) async fn many(cache: &Cache<String, u64>) {
+    let keys: Vec<String> = (0..300).map(|n| format!("key-{n}")).collect();
+    let entries = || keys.iter().cloned().zip(0..);
+    cache.set_many(entries(), Some(HOUR)).await.unwrap();
+    let mut wanted: Vec<Option<u64>> = (0..300).map(Some).collect();
+    let get = async || cache.get_many(keys.iter().map(String::as_str)).await.unwrap();
+    assert_eq!(get().await, wanted);
+    assert!(matches!(cache.ttl("key-7").await.unwrap(), Ttl::Remaining(left) if left <= HOUR));
+    cache.set_many(entries(), None).await.unwrap();
+    assert_eq!(cache.ttl("key-7").await.unwrap(), Ttl::Persistent);
+    for n in [0, 7, 299] {
+        cache.remove(&keys[n]).await.unwrap();
+        wanted[n] = None;
+    }
+    assert_eq!(get().await, wanted);
+    let twice = [("key-7", 1), ("a", 2), ("key-7", 3)].map(|(key, n)| (key.to_owned(), n));
+    cache.set_many(twice, None).await.unwrap();
+    let same = cache.get_many(["key-7", "b", "key-7", "a"]).await.unwrap();
+    assert_eq!(same, [Some(3), None, Some(3), Some(2)]);
+    cache.set_many([("a".to_owned(), 9)], Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(cache.get("a").await.unwrap(), None);
+    assert_eq!(cache.get_many::<str>([]).await.unwrap(), []);
+    cache.set_many([], None).await.unwrap();
+}
+
+#[tokio::test]
+async fn many_keys_are_read_and_written_in_their_order() {
+    let server = Server::shared();
+    for cache in kinds(&server, "many").await {
+        many(&cache).await;
+        let spawned = {
+            let cache = cache.clone();
+            tokio::spawn(async move {
+                let keys = ["key-1".to_owned(), "key-2".to_owned()];
+                cache.get_many(&keys).await
+            })
+        };
+        assert_eq!(spawned.await.unwrap().unwrap(), [Some(1), Some(2)]);
+    }
+    let told = &kinds(&server, "many").await[1];
+    let mut events = told.events().await.unwrap();
+    told.set_many([("dead".to_owned(), 7)], Some(Duration::from_millis(1))).await.unwrap();
+    let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
+    assert_eq!((&event.key[..], event.value), ("dead", 7));
+}
+
+#[tokio::test]
+async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    let builder = Cache::<u64, String>::builder(&client, "large").format(Format::Raw);
+    let cache = builder.build().unwrap();
+    let large = |n: u64| n.to_string().repeat(1 << 19);
+    cache.set_many((0..40).map(|n| (n, large(n))), None).await.unwrap();
+    let keys: Vec<u64> = (0..40).collect();
+    let values = cache.get_many(&keys).await.unwrap();
+    assert!(values.into_iter().zip(0..).all(|(value, n)| value == Some(large(n))));
+    cache.clear().await.unwrap();
+}
