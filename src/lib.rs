@@ -23,6 +23,8 @@
 //!
 //! The [guide] has a page for each of the other types: rate limits, sets, the timeout dictionary, the same verbs on
 //! Redis, and directory queues.
+//! Its [recipes](guide::recipes) are small programs for common jobs, and who comes from
+//! [moka](guide::from_moka), [governor](guide::from_governor) or [another](guide::from_others) finds each call beside ours.
 //!
 //! # Words
 //!

@@ -68,8 +68,9 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// # Time
 ///
 /// The server's, in microseconds, to which windows and steps are rounded up; the clocks of the processes do
-/// not matter. It never goes back for a key: where the server's clock does, its time stands still until the
-/// clock is there again. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
+/// not matter. It never goes back for a key: where the server's clock does, as after a failover to one whose clock is
+/// behind, all times of the key go back with it. So nobody waits for longer than a window because of it, and nothing
+/// passes sooner; permits of before can't be refunded any more. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
 /// this process's own clock, so that who waits it alone passes.
 ///
 /// # Atomicity
@@ -88,6 +89,14 @@ use crate::rate_limit::{Limit, State, with_denials};
 /// at most. Three errors are no failures of the server, and returned whatever the policy:
 /// [`Error::WrongType`], [`Error::Encode`] and [`Error::Decode`]. In a cluster, one breaker counts for all
 /// nodes.
+///
+/// # A server whose memory is full
+///
+/// With `maxmemory-policy noeviction` checks are refused, which [`on_error`](RateLimiterBuilder::on_error) decides about.
+/// By any other policy, `volatile-*` too, the server takes keys away: for such a key nothing is in use any more. So it
+/// has its whole quota again, a permit of before gives nothing back, and nobody is told. Where that may not be, give
+/// limiters a server of their own, or enough memory. At its start, a limiter writes a warning to the log where the
+/// server may do that, as far as it may be asked (`INFO`).
 ///
 /// # Plans
 ///

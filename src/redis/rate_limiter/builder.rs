@@ -37,7 +37,7 @@ impl<K> RateLimiter<K> {
     /// those of the builder, also for processes that start later.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
-            client: client.clone(),
+            client: client.for_limits(),
             name: name.into(),
             limits: Vec::new(),
             window: Window::default(),

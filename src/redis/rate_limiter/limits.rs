@@ -46,17 +46,22 @@ impl LimiterState {
     pub(super) async fn watch_limits(state: Weak<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_warned = false;
         loop {
             looks.tick().await;
             let Some(limiter) = state.upgrade() else { return };
             let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
             let (client, before) = (limiter.client.clone(), limiter.plan.present());
+            let to_warn = (!is_warned).then(|| limiter.name.clone());
             // The task must not be what keeps it alive.
             drop(limiter);
             // Where the server fails, those who check say so.
-            let Ok(Some(text)) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else {
-                continue;
-            };
+            let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
+            if let Some(name) = to_warn {
+                is_warned = true;
+                client.warn_of_eviction(&name, "a limit begins anew for each key that is").await;
+            }
+            let Some(text) = text else { continue };
             let Some(limiter) = state.upgrade() else { return };
             match read(&text) {
                 // Else it was read before what this process has set since.
