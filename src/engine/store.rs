@@ -97,7 +97,7 @@ pub(crate) struct Store<K, V, S> {
     idle: Option<Duration>,
     /// How long what is dead stays for those who ask for it, in nanoseconds.
     lingers: u64,
-    /// How many tags were removed that values may still have.
+    /// Odd where tags were removed that values may still have; never the same again.
     removed: AtomicUsize,
     tags: TagNames,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.

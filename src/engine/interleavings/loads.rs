@@ -1,17 +1,21 @@
 //! Those who wait for a load of one key, and those who write to it meanwhile.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
+use foldhash::fast::FixedState;
 use shuttle::{future::block_on, rand::Rng, thread};
 
 use super::{Parts, explore, spawn};
 use crate::engine::{
-    clock::Deadline,
+    clock::{Deadline, Tick},
     event::Cause,
-    store::{Awaited, Flight, Landing, Sought},
+    store::{Awaited, Flight, Landing, Sought, Store},
 };
 
 /// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
@@ -119,6 +123,34 @@ fn interleavings_of_a_load_and_a_write() {
             assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
         }
         assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}
+
+/// Who reads puts the death off of what another sees dead: one of them comes first.
+#[test]
+fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
+    explore(|| {
+        let store = Store::new(2, 0, FixedState::default()).dying_idle(Duration::from_secs(10));
+        let lingers = shuttle::rand::thread_rng().gen_bool(0.5);
+        let window = Duration::from_secs(if lingers { 100 } else { 0 });
+        let store: Arc<Store<u8, u32, _>> = Arc::new(store.lingering(window));
+        let at = |second: u64| Tick::EPOCH.later(second * 1_000_000_000);
+        store.set(1, 1, &at(0), |_| Deadline::PERSISTENT);
+        let hits = spawn(&store, move |store| store.get(&1, &at(9)));
+        let misses = [0; 2].map(|_| {
+            spawn(&store, move |store| {
+                let first = match shuttle::rand::thread_rng().gen_bool(0.5) {
+                    true => store.get(&1, &at(10)),
+                    false => store.peek(&1, &at(10)),
+                };
+                let second = store.get(&1, &at(10));
+                assert!(first.is_some() || second.is_none(), "what was dead lives again");
+                second
+            })
+        });
+        let hit = hits.join().unwrap();
+        let misses = misses.map(|misses| misses.join().unwrap());
+        assert!(misses.iter().all(|found| found.is_none()) || hit.is_some());
     });
 }
 
