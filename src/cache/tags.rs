@@ -48,12 +48,13 @@ where
             coop::proceed().await;
             let call = self.call();
             let until = self.until(Some(ttl), &call);
-            self.forget_failure(&key);
+            let failure = self.failure_at(&key);
             let tags = self.shared.store.tags(tags);
             let written = self.shared.store.put(key, value, tags, &call, |_| Some(until));
+            self.forget_failure(failure);
             self.end(&call);
             match written {
-                Written::Put(replaced) => replaced,
+                Written::Put { replaced, .. } => replaced,
                 Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
             }
         }

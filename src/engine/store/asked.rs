@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
@@ -15,7 +16,7 @@ use super::{
     meetings::{Joined, Meetings},
     window,
 };
-use crate::engine::clock::Now;
+use crate::engine::clock::{Deadline, Now};
 
 pub(crate) struct Asked<K, V> {
     /// Values that are being loaded.
@@ -75,17 +76,23 @@ where
         Sought::Follows(shared, overtakes)
     }
 
-    /// Leads a load that nobody waits for, unless there is one.
+    /// Leads a load that nobody waits for, unless there is one, or has been since somebody saw a value that dies at
+    /// `seen`.
     pub(crate) fn lead<Q>(
         &self,
         place @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
+        seen: Deadline,
     ) -> Option<Arc<Flight<V>>>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.shards.write(place.shard());
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
+        if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
+            return None;
+        }
         let asked = locked.parts().1.asked();
         if asked.loads.find(hash, key).is_some_and(|load| !load.is_over()) {
             return None;
@@ -256,6 +263,8 @@ impl<K, V> Asked<K, V> {
         if self.leavers.is_empty() {
             return None;
         }
-        self.leavers.take(hash(key), key)
+        // Its entry is out of the table by now: an `Eq` that panics must not have it lost.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.leavers.take(hash(key), key)));
+        taken.unwrap_or_default()
     }
 }
