@@ -80,7 +80,8 @@ impl<K, V> Log<K, V> {
             let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
             let mut told = Told::Departure(departure);
-            if let Some((farewell, key)) = farewell {
+            if let Some(farewell) = farewell {
+                let (farewell, key) = *farewell;
                 after.farewells.push((farewell, key, told.share(clock)));
             }
             let Some(first) = hear.next().filter(|_| !*closed) else {

@@ -256,7 +256,7 @@ impl<K, V> Asked<K, V> {
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,
-    ) -> Option<(Arc<Farewell<K, V>>, K)>
+    ) -> Option<Box<(Arc<Farewell<K, V>>, K)>>
     where
         K: Eq,
     {
@@ -265,6 +265,6 @@ impl<K, V> Asked<K, V> {
         }
         // Its entry is out of the table by now: an `Eq` that panics must not have it lost.
         let taken = catch_unwind(AssertUnwindSafe(|| self.leavers.take(hash(key), key)));
-        taken.unwrap_or_default()
+        taken.unwrap_or_default().map(Box::new)
     }
 }

@@ -330,7 +330,7 @@ mod tests {
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);
-        let farewell = is_awaited.then(|| (Arc::new(Farewell::new()), key));
+        let farewell = is_awaited.then(|| Box::new((Arc::new(Farewell::new()), key)));
         Departure { key, value: 0, cause, deadline: at.into(), at, farewell }
     }
 
