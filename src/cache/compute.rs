@@ -47,7 +47,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Asks `change` what is to become of `key`, and does it, atomically. Returns the live value afterwards.
+    /// Asks `change` what is to become of `key`, and does it, atomically. Returns the live value afterwards: none of one
+    /// that is dead at once, or heavier than the whole bound.
     ///
     /// `change` gets the live value, if there is one. It runs while the shard of `key` is locked: let it be short, and
     /// don't call the cache in it, as it may wait for itself for ever. Where it panics, nothing is changed. A weigher

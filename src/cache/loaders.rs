@@ -101,8 +101,8 @@ where
     /// [ahead](super::Builder::refresh_ahead) or [behind](super::Builder::stale_while_revalidate), it may go on after
     /// the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see [`TimeToLive`].
     ///
-    /// What is written to the key while it is being loaded (`set`, `remove`, `clear` and their like) wins over what is
-    /// loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
+    /// What is written to the key while it is being loaded (`set`, `update`, `remove`, `clear` and their like) wins over
+    /// what is loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
     /// load is over, and never gets what is older than the write.
     ///
     /// A loader may call the cache, for other keys too. One that asks for its own key, in the same task, loads by

@@ -129,3 +129,25 @@ async fn what_a_tag_removed_is_not_stale() {
         assert_eq!(cache.get(&1).now_or_never().flatten(), Some(2));
     }
 }
+
+/// At the bound, those leave first whom nobody finds any more; without a sweep as far as they are met.
+#[tokio::test(start_paused = true)]
+async fn what_a_tag_removed_makes_room_first() {
+    let builder = Cache::<u32, u32>::builder().sweep(Sweep::manual());
+    let cache = builder.max_entries(2_000).publish([Cause::Removed, Cause::Evicted]).build();
+    let mut events = cache.events_lossless(10_000);
+    for key in 0..1_000 {
+        cache.set(key, key).await;
+        cache.set_tagged(1_000_000 + key, key, MINUTE, ["tag"]).await;
+    }
+    cache.remove_tag("tag").await;
+    for key in 0..500 {
+        cache.set(1_000 + key, key).await;
+    }
+    let stats = cache.stats();
+    assert_eq!((cache.len(), stats.removed + stats.evicted), (2_000, 500));
+    assert!(stats.evicted < 50, "{} of the living have left", stats.evicted);
+    while let Some(event) = events.recv().now_or_never().flatten() {
+        assert_eq!(event.cause == Cause::Removed, event.key >= 1_000_000, "{event:?}");
+    }
+}

@@ -99,6 +99,15 @@ impl Kept {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
+    /// Where entries make room for each other, and beside it [`is_removed`](Self::is_removed).
+    pub(super) fn room(&mut self) -> Option<(&mut Room, impl Fn(usize, Deadline) -> bool)> {
+        let Self { room, extra } = self;
+        let is_removed = |bucket, deadline| {
+            extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
+        };
+        Some((room.as_mut()?, is_removed))
+    }
+
     /// All `len` have left. Returns what they weighed.
     pub(super) fn cleared(&mut self, len: usize) -> u64 {
         self.room.as_mut().map_or(len as u64, |room| room.cleared(len))
