@@ -196,13 +196,14 @@ where
         while freed < wanted && count < most {
             let (may_be_dead, may_be_removed) = (self.is_due(shard, now), self.has_removed());
             let (table, beside) = locked.parts();
-            let Some((room, is_removed)) = beside.kept.room() else { break };
+            let Some((room, tags)) = beside.kept.room() else { break };
             // Nobody finds it any more.
             let is_gone = |bucket| {
                 window::entry_at(table, bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
                     may_be_dead && now.is_dead(deadline)
-                        || may_be_removed && is_removed(bucket, deadline)
+                        || may_be_removed
+                            && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
                 })
             };
             let Some(bucket) = room.choose(spared, may_be_dead || may_be_removed, is_gone) else {

@@ -99,13 +99,10 @@ impl Kept {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
-    /// Where entries make room for each other, and beside it [`is_removed`](Self::is_removed).
-    pub(super) fn room(&mut self) -> Option<(&mut Room, impl Fn(usize, Deadline) -> bool)> {
+    /// Where entries make room for each other, and their tags beside it.
+    pub(super) fn room(&mut self) -> Option<(&mut Room, Option<&TagSets>)> {
         let Self { room, extra } = self;
-        let is_removed = |bucket, deadline| {
-            extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
-        };
-        Some((room.as_mut()?, is_removed))
+        Some((room.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
     }
 
     /// All `len` have left. Returns what they weighed.
