@@ -54,7 +54,7 @@ pub(crate) struct Departure<K, V> {
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
     /// Who waits for it, of whatever cause, and the key by which they were found.
-    pub(crate) farewell: Option<(Arc<Farewell<K, V>>, K)>,
+    pub(crate) farewell: Option<(Arc<Farewell<Arc<Event<K, V>>>>, K)>,
 }
 
 impl<V> Entry<V> {
