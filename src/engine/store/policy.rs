@@ -155,14 +155,16 @@ impl Policy {
     }
 
     /// Who has to leave; never who is in the bucket `spared`. One who is dead, if there is one nearby. `look` is asked
-    /// of buckets that are not empty.
+    /// of buckets that are not empty. Where nobody `may_be_dead`, it need not be asked.
     #[inline]
     pub(super) fn victim(
         &mut self,
         spared: Option<usize>,
+        may_be_dead: bool,
         mut look: impl FnMut(usize) -> Look,
     ) -> Option<usize> {
         if let Some((bucket, word)) = self.next.take()
+            && !may_be_dead
             && *self.words[bucket].get_mut() == word
             && Some(bucket) != spared
             && look(bucket) != Look::Useless
