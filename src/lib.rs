@@ -71,7 +71,7 @@ mod timeout_dict;
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
-    RateLimitFuture, RateLimitLayer, TrustedProxies,
+    RateLimitDecision, RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
 pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
 pub use engine::{
