@@ -12,6 +12,7 @@
 
 mod alarm;
 mod asked;
+mod asking;
 mod bound;
 mod bounded;
 mod clear;
@@ -61,13 +62,12 @@ use self::{
     window::{Locked, Shards, Table},
 };
 pub(crate) use self::{
-    asked::{Sought, Turn},
+    asked::{Leavers, Sought, Turn},
     bound::Weigher,
     bounded::Vacant,
     clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
-    farewell::Farewell,
     flight::{Awaited, Failure, Flight, Landing},
     journal::{Journal, Taken},
     many::Places,

@@ -55,7 +55,8 @@ pub(crate) struct Departure<K, V> {
     pub(crate) at: Tick,
     /// Who waits for it, of whatever cause, and the key by which they were found. Boxed: hardly any departure has it, and
     /// streams keep many.
-    pub(crate) farewell: Option<Box<(Arc<Farewell<K, V>>, K)>>,
+    #[allow(clippy::type_complexity)]
+    pub(crate) farewell: Option<Box<(Arc<Farewell<Arc<Event<K, V>>>>, K)>>,
 }
 
 impl<V> Entry<V> {
