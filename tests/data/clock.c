@@ -1,26 +1,26 @@
 // Moves or stops the clock of a server that a test has started: preloaded, it reads two numbers from the file CLOCK.
 // Above zero, the first is the time that stands still; else the second is how far the clock is ahead. Microseconds.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 static const volatile long *set;
-static int (*real)(clockid_t, struct timespec *);
 
 __attribute__((constructor)) static void begin(void) {
     int file = open(getenv("CLOCK"), O_RDONLY);
     set = mmap(0, 2 * sizeof(long), PROT_READ, MAP_SHARED, file, 0);
-    real = dlsym(RTLD_NEXT, "clock_gettime");
-    if (file < 0 || set == MAP_FAILED || !real) abort();
+    if (file < 0 || set == MAP_FAILED) abort();
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    int answer = real(clock, now);
-    if (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE) return answer;
+    int answer = syscall(SYS_clock_gettime, clock, now);
+    // Some ask before there is a file.
+    if (!set || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return answer;
     long time = set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_nsec / 1000 + set[1];
     now->tv_sec = time / 1000000;
     now->tv_nsec = time % 1000000 * 1000;
