@@ -35,7 +35,7 @@ pub use self::{
     stats::LimiterStats,
 };
 use super::Error;
-use crate::rate_limit::{Limit, State};
+use crate::rate_limit::{Limit, State, with_denials};
 
 /// Limits how much each key may do in any window of time, over all processes that use its name.
 ///
@@ -250,15 +250,16 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
-    /// charged. But one that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
-    /// later) keeps its place, and all behind it wait for it: poll it on, or drop it.
+    /// charged. One that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
+    /// later) holds them up for a second after it could pass, or for some seconds where it comes to the head of the line
+    /// by others giving up. Then they go first, until it is polled again.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, 1, None, None).await?.outcome?)
+        Ok(self.state.until_ready(subject, 1, None, None).await?.0.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
@@ -278,7 +279,7 @@ impl<K> RateLimiter<K> {
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, cost, None, None).await?.outcome?)
+        Ok(self.state.until_ready(subject, cost, None, None).await?.0.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
@@ -286,14 +287,14 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// As those of [`check`](RateLimiter::check); [`Error::Limited`] where it can't pass within `max_wait`:
-    /// at once where that is clear, else when it is over.
+    /// at once where that is clear or [as many](RateLimiterBuilder::max_waiting) wait as may, else when it is over.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.outcome?)
+        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.0.outcome?)
     }
 
     /// Changes the limits of this name, for all processes and from now on: this one has them at once, the others
@@ -324,6 +325,12 @@ impl<K> RateLimiter<K> {
     /// What this process has decided; the server is not asked.
     pub fn stats(&self) -> LimiterStats {
         self.state.stats()
+    }
+
+    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
+    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    pub fn denials(&self) -> Vec<(Limit, u64)> {
+        with_denials(&self.limits(), self.state.counters.denials())
     }
 }
 
