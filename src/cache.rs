@@ -8,6 +8,8 @@ mod builder;
 mod deadlines;
 mod iter;
 mod shutdown;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod stats;
 mod streams;
 mod sweeping;
@@ -26,6 +28,8 @@ use std::{
 
 use tokio::task::consume_budget;
 
+#[cfg(feature = "serde")]
+pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
     iter::{Iter, Keys, Values},

@@ -7,10 +7,13 @@ pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 pub(crate) mod panics;
+#[cfg(feature = "serde")]
+pub(crate) mod seconds;
 pub(crate) mod shards;
 pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod sweeper;
 pub(crate) mod sync;
+pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod ttl;

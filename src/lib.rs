@@ -71,6 +71,9 @@ pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
     RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use cache::SnapshotError;
 pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
 pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},

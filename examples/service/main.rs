@@ -23,6 +23,10 @@
 //! With `--spool DIR`, each session that expires becomes an element of the directory queue there, which any
 //! program can take, such as `examples/spool_worker.py DIR`.
 //!
+//! With `--snapshot FILE`, sessions outlive a restart: they are written there at Ctrl-C or SIGTERM, and read again at the
+//! start. What they had left to live goes on meanwhile. A file that is no whole snapshot stops the start, and is left as
+//! it is.
+//!
 //! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
 //! one service: a limit holds for all of them together, `/events` of each tells of every session, and each
 //! that expires is handled (counted as `expired`) by one of them.
@@ -32,6 +36,7 @@
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
 
 mod backend;
+mod snapshot;
 
 use std::{
     error::Error as _,
@@ -104,6 +109,9 @@ struct Args {
     /// A directory queue for what expires.
     #[arg(long, value_name = "DIR", conflicts_with = "redis")]
     spool: Option<PathBuf>,
+    /// A file that keeps the sessions from one run to the next.
+    #[arg(long, value_name = "FILE", conflicts_with = "redis")]
+    snapshot: Option<PathBuf>,
     /// A Redis server, or one node of each of a cluster's, that all instances share.
     #[arg(long, value_name = "URL")]
     redis: Vec<String>,
@@ -125,6 +133,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let client = backend::connect(&args.redis).await?;
     let mut service = Service::start(&args, client.as_ref()).await?;
+    let sessions = service.sessions.clone();
+    if let Some(file) = &args.snapshot {
+        snapshot::restore(&sessions, file).await?;
+    }
     let spooling = match &args.spool {
         Some(folder) => Some(service.spool(folder).await?),
         None => None,
@@ -141,16 +153,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     signal.await;
     // First the streams: the server waits for all answers under way, and theirs have no end.
-    service.sessions.shutdown().await;
+    sessions.shutdown().await;
     drop(stop);
     // A client that stopped in the middle of a request or an answer is left behind.
     let _ = timeout(GRACE, server).await;
+    // When nobody changes them any more.
+    let kept = match &args.snapshot {
+        Some(file) => snapshot::write(&sessions, file).await,
+        None => Ok(()),
+    };
     if let Some(spooling) = spooling
         && timeout(GRACE, spooling).await.is_err()
     {
         return Err("the spool can't write all that has expired".into());
     }
-    Ok(())
+    Ok(kept?)
 }
 
 /// All at once, so that who reads the first line can close the pipe.
@@ -225,9 +242,12 @@ struct Session {
     ttl: Duration,
 }
 
-/// As text, or where it is none, as a list of bytes.
+/// For a queue as text, or where it is none, as a list of bytes; for a snapshot with its TTL.
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return serializer.serialize_bytes(&backend::pack(self));
+        }
         match str::from_utf8(&self.body) {
             Ok(text) => serializer.serialize_str(text),
             Err(_) => serializer.serialize_bytes(&self.body),

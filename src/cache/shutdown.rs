@@ -23,7 +23,7 @@ where
     pub async fn shutdown(&self) {
         // Not awaited: its runtime may be at rest. A window that it is at ends under its shard's lock,
         // for which the look below waits.
-        if let Some(task) = self.shared.take_task() {
+        if let Some(task) = self.shared.end_task() {
             task.abort();
         }
         for shard in 0..self.shared.store.shard_count() {

@@ -9,6 +9,7 @@ use crate::engine::sweeper::SweepReport;
 ///
 /// Each count is exact; all of them together are not taken at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Entries in memory: live, or dead and not yet swept.

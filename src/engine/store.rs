@@ -14,6 +14,8 @@ mod alarm;
 mod bound;
 mod bounded;
 mod clear;
+#[cfg(feature = "serde")]
+mod copy;
 mod counters;
 mod entry;
 mod evict;
@@ -39,6 +41,8 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(feature = "serde")]
+pub(crate) use self::copy::CopyPass;
 pub use self::entry::Cause;
 use self::{
     bound::Bound,

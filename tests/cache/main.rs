@@ -16,6 +16,11 @@ mod letting_go;
 mod logging;
 mod model;
 mod runtimes;
+#[cfg(feature = "serde")]
+mod serialized;
+mod set_sweep;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod streams;
 mod streams_model;
 mod stress;

@@ -19,4 +19,5 @@ mod replay;
 mod server_stats;
 mod service;
 mod service_on_redis;
+mod service_snapshot;
 mod service_spool;

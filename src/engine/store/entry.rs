@@ -12,6 +12,7 @@ pub(crate) struct Entry<V> {
 
 /// Why a value left the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Cause {
     /// Its TTL ran out, or [`Cache::expire_now`](crate::Cache::expire_now) ended its life.

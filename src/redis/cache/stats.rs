@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Calls of `get` and `get_ex` that found a live value.
