@@ -7,6 +7,8 @@ mod bounds;
 mod builder;
 mod deadlines;
 mod iter;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;

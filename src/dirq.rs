@@ -103,6 +103,7 @@
 // the one door to the file system, and `blocking` says on which thread one goes through it.
 mod ahead;
 mod blocking;
+mod counts;
 mod dir_cache;
 mod element;
 mod error;

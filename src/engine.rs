@@ -6,6 +6,8 @@ pub(crate) mod event;
 pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 pub(crate) mod panics;
 #[cfg(feature = "serde")]
 pub(crate) mod seconds;

@@ -75,6 +75,9 @@ pub use self::axum::{
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::SnapshotError;
 pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub use engine::metrics::publish_metrics;
 pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},
     hasher::DefaultHasher,

@@ -7,6 +7,8 @@
 
 mod any_queue;
 mod backlog;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod record;
 mod stats;
 mod writer;
@@ -96,7 +98,10 @@ impl Spool {
         if let Err(error) = queue.check() {
             panic!("the spool can't write to {}: {error}", queue.path().display());
         }
-        Self { writer: Arc::new(Writer::new(queue)), causes: Cause::Expired.bit() }
+        let writer = Arc::new(Writer::new(queue));
+        #[cfg(feature = "metrics")]
+        metrics::follow(&writer);
+        Self { writer, causes: Cause::Expired.bit() }
     }
 
     /// The schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.

@@ -273,7 +273,10 @@ pub(super) fn by_client(
 ) -> Result<RateLimitLayer<ClientIp>, Error> {
     let limit = Limit::per_minute(per_client).named("client");
     Ok(match client {
-        None => RateLimitLayer::by_ip(RateLimiter::builder().limit(limit).build(), trusted),
+        None => {
+            let clients = RateLimiter::builder().name("clients").limit(limit).build();
+            RateLimitLayer::by_ip(clients, trusted)
+        }
         #[cfg(feature = "redis")]
         Some(client) => {
             let clients = redis::RateLimiter::builder(client, "clients")

@@ -204,7 +204,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The name that tracing shows. Defaults to `cache`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show; with the latter, caches of one name are one.
+    /// Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -244,6 +245,8 @@ where
         let shared =
             SharedState::new(store, self.causes, self.event_capacity, self.sweep, self.name);
         let shared = sweeper::start(shared);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&shared);
         Cache { handles: Arc::default(), shared, time_to_live: self.time_to_live }
     }
 }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::{
     Error, Name,
+    counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
@@ -68,9 +69,12 @@ impl Options {
             id: id(&at_path),
             cache: is_in_memory(&path).then(DirCache::default),
             synced: Mutex::default(),
+            counts: Arc::default(),
             path,
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
+        #[cfg(feature = "metrics")]
+        super::counts::follow(&root.counts, root.path());
         Ok(root)
     }
 }
@@ -91,6 +95,7 @@ pub struct Root {
     /// If it is in memory. It goes by times that a file system on a network may tell too late.
     cache: Option<DirCache>,
     synced: Mutex<Synced>,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// The directories on the way to the last new elements whose names are known to be on disk, each with the one that

@@ -12,6 +12,8 @@ use std::{
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, task::JoinHandle};
 
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::Spread;
 use crate::engine::{
     clock::Clock,
     event::Publisher,
@@ -33,6 +35,9 @@ pub(crate) struct SharedState<K, V, S> {
     random: Mutex<SmallRng>,
     paused: AtomicBool,
     sweeps: Mutex<Sweeps>,
+    /// How long sweeps worked.
+    #[cfg(feature = "metrics")]
+    sweep_times: Mutex<Spread>,
     task: Mutex<SweeperTask>,
 }
 
@@ -112,6 +117,8 @@ impl<K, V, S> SharedState<K, V, S> {
             random: Mutex::new(random),
             paused: AtomicBool::new(false),
             sweeps: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            sweep_times: Mutex::default(),
             task: Mutex::default(),
         }
     }
@@ -141,6 +148,13 @@ impl<K, V, S> SharedState<K, V, S> {
         sweeps.count += 1;
         sweeps.total.add(report);
         sweeps.last = Some(*report);
+        #[cfg(feature = "metrics")]
+        lock(&self.sweep_times).record(report.elapsed);
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn sweep_times(&self) -> Spread {
+        lock(&self.sweep_times).clone()
     }
 
     /// How sweeps are to be from the next one on.

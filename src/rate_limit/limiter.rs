@@ -47,6 +47,7 @@ pub(crate) struct Limiter<K, A, S> {
     pub(super) refunds: AtomicU64,
     /// Who waited and did not pass, by no check.
     pub(super) turned_away: AtomicU64,
+    pub(super) waited: AtomicU64,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
@@ -77,6 +78,7 @@ where
             shared,
             refunds: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
             registration: Registration::new(limiter.clone()),
@@ -140,6 +142,7 @@ where
             overflowed: self.strangers.counts.checks(),
             refunded: self.refunds.load(Relaxed),
             denied: self.turned_away.load(Relaxed),
+            waited: self.waited.load(Relaxed),
             ..LimiterStats::default()
         };
         for counts in self.counts.iter().chain([&self.strangers.counts]) {

@@ -20,6 +20,8 @@ pub struct LimiterStats {
     pub admitted: u64,
     /// Checks that did not, but for those that never will; and waits that ended before it was their turn to check.
     pub denied: u64,
+    /// Calls that waited for their turn or for room, whatever came of it.
+    pub waited: u64,
     /// Permits that were given back.
     pub refunded: u64,
     /// Checks of keys beyond the bound, of all.

@@ -4,6 +4,7 @@
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
+    mem,
     pin::pin,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
@@ -40,6 +41,12 @@ where
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, inspect);
         }
+        let mut has_waited = false;
+        let mut note_wait = || {
+            if !mem::replace(&mut has_waited, true) {
+                self.waited.fetch_add(1, Relaxed);
+            }
+        };
         let (mut waiter, head) = self.waiting.join(key.to_owned(), cost);
         if !waiter.is_first()
             && !end.is_persistent()
@@ -65,6 +72,7 @@ where
             if self.plan.version() != version {
                 continue;
             }
+            note_wait();
             match clock.timeout_at(end, before(turn.as_mut(), change)).await {
                 Some(Some(turn)) => break turn,
                 Some(None) => {}
@@ -90,6 +98,7 @@ where
             }
             match limited.ready_at().map(|ready| clock.deadline_of(ready)) {
                 Some(ready) if !ready.is_later_than(end) => {
+                    note_wait();
                     clock.timeout_at(ready, change).await;
                 }
                 _ => return Err(limited),

@@ -3,6 +3,9 @@
 
 mod builder;
 mod connection;
+mod counters;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod urls;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -10,8 +13,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use ::redis::{Cmd, ErrorKind, FromRedisValue, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use self::connection::Connection;
 pub(super) use self::connection::Node;
+use self::{connection::Connection, counters::ClientCounters};
+
 pub use self::{builder::ClientBuilder, urls::Urls};
 use super::{Error, keyspace::Keyspace};
 
@@ -42,6 +46,7 @@ struct Inner {
     connection: Connection,
     prefix: String,
     timeout: Duration,
+    counters: Arc<ClientCounters>,
 }
 
 /// Whether a command whose answer was lost is sent again.
@@ -107,12 +112,16 @@ impl Client {
         let mut refusal = None;
         loop {
             let Ok(answer) = timeout_at(deadline, self.0.connection.send(cmd)).await else {
+                self.0.counters.failed();
                 // Where nothing was to change, what was said before says more.
                 return Err(refusal.filter(|_| only_reads).unwrap_or_else(no_answer));
             };
             // What the server answers as an error comes as a value.
             let error = match answer.and_then(Value::extract_error) {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.0.counters.answered();
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             // A wrong password stays wrong: no reason to try until the deadline.
@@ -120,7 +129,12 @@ impl Client {
                 error.kind(),
                 ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig
             );
-            match Error::of(error, cmd) {
+            let error = Error::of(error, cmd);
+            match error {
+                Error::Connect(_) | Error::Unanswered(_) => self.0.counters.failed(),
+                _ => self.0.counters.answered(),
+            }
+            match error {
                 // At once and without a pause: the connection that lost the answer is made anew meanwhile.
                 Error::Unanswered(_) if resend == Resend::Once && Instant::now() < deadline => {
                     resend = Resend::Never;

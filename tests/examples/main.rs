@@ -14,6 +14,7 @@ mod servers;
 mod dirq;
 mod limit;
 mod login_timeout;
+mod opentelemetry;
 mod replay;
 #[cfg(target_os = "linux")]
 mod server_stats;

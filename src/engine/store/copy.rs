@@ -68,7 +68,7 @@ where
             pass.next += 1;
             if let Some((key, entry)) = entry.filter(|(_, entry)| !entry.deadline.is_dead(now)) {
                 copies.push((key.clone(), entry.value.clone(), entry.deadline));
-                if copies.len() % CLONES_BETWEEN == 0 && begin.elapsed() >= LONGEST {
+                if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
                     break;
                 }
             }

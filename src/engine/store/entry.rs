@@ -1,5 +1,7 @@
 //! What the store holds of a key, and what leaves it.
 
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 use std::{fmt, mem};
 
 use crate::engine::clock::{Deadline, Tick};
@@ -49,6 +51,15 @@ impl<V> Entry<V> {
 
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
         Departure { key, value: self.value, cause, deadline: self.deadline, at }
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl<K, V> Departure<K, V> {
+    /// How long after its deadline what expired was seen to leave.
+    pub(crate) fn lag(&self) -> Option<Duration> {
+        let is_due = self.cause == Cause::Expired && !self.deadline.is_persistent();
+        is_due.then(|| self.at.since(Tick::from_nanoseconds(self.deadline.order())))
     }
 }
 

@@ -140,7 +140,11 @@ impl ClientBuilder {
             let manager = ConnectionManager::new_with_config(client, config).await;
             Connection::Server(manager.map_err(Error::Connect)?)
         };
-        Ok(Client(Arc::new(Inner { connection, prefix: self.prefix, timeout: self.timeout })))
+        let counters = Arc::default();
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&self.prefix, &counters);
+        let Self { prefix, timeout, .. } = self;
+        Ok(Client(Arc::new(Inner { connection, prefix, timeout, counters })))
     }
 }
 

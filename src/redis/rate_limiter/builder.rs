@@ -120,6 +120,8 @@ impl<K> RateLimiterBuilder<K> {
             window,
         };
         let state = Arc::new(state);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&state);
         tokio::spawn(LimiterState::watch_limits(Arc::downgrade(&state)));
         Ok(RateLimiter { state, keys: PhantomData })
     }

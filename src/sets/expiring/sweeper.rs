@@ -51,6 +51,8 @@ pub(super) fn start<S: Shard>(
     let sweeper =
         run(Arc::downgrade(&state), state.publisher.clone(), state.alarm().clone(), every);
     state.keep_task(spawn(&runtime, "sweeper", state.name(), sweeper));
+    #[cfg(feature = "metrics")]
+    super::metrics::follow(&state);
     state
 }
 
