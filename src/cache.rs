@@ -5,20 +5,27 @@
 
 mod bounds;
 mod builder;
+mod compute;
 mod deadlines;
+mod failures;
 mod iter;
+mod lives;
+mod loaders;
+mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod nested;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod stats;
 mod streams;
 mod sweeping;
+mod tags;
+mod waiting;
 mod weak;
 
 use std::{
-    borrow::Borrow,
     fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
@@ -28,13 +35,17 @@ use std::{
     time::Duration,
 };
 
+use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
+use self::lives::Lives;
 #[cfg(feature = "serde")]
 pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
+    compute::Op,
     iter::{Iter, Keys, Values},
+    loaders::{Freshness, TimeToLive},
     stats::Stats,
     weak::WeakCache,
 };
@@ -44,7 +55,7 @@ use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
     state::SharedState,
-    store::{ClearPass, Entry},
+    store::ClearPass,
 };
 
 /// How many entries `Debug` shows.
@@ -109,9 +120,8 @@ const DEBUG_ENTRIES: usize = 32;
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
     /// One for each handle: the sweeper at work holds the state too, and is none.
-    handles: Arc<()>,
+    lives: Arc<Lives<K, S>>,
     shared: Arc<SharedState<K, V, S>>,
-    time_to_live: Option<Duration>,
 }
 
 impl<K, V> Cache<K, V>
@@ -164,8 +174,7 @@ where
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> impl Future<Output = Option<V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         poll_fn(move |cx| {
             ready!(coop::poll_proceed(cx));
@@ -187,8 +196,7 @@ where
     #[inline]
     pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.get_ex_with(key, |_| ttl).await
     }
@@ -211,8 +219,7 @@ where
     /// ```
     pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.call();
@@ -231,13 +238,8 @@ where
     pub async fn set(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
         let call = self.call();
-        match self.time_to_live {
-            Some(ttl) => {
-                let now = call.begin();
-                self.put(key, value, &call, |_| now.after(ttl))
-            }
-            None => self.put(key, value, &call, |_| Deadline::PERSISTENT),
-        }
+        let until = self.until(None, &call);
+        self.put(key, value, &call, |_| until)
     }
 
     /// Puts `value` at `key` to live for `ttl`; returns the live value it replaced (Redis: `SETEX`).
@@ -256,8 +258,8 @@ where
         async move {
             coop::proceed().await;
             let call = self.call();
-            let now = call.begin();
-            self.put(key, value, &call, |_| now.after(ttl))
+            let until = self.until(Some(ttl), &call);
+            self.put(key, value, &call, |_| until)
         }
     }
 
@@ -268,9 +270,9 @@ where
     pub async fn set_nx(&self, key: K, value: V, ttl: Option<Duration>) -> bool {
         coop::proceed().await;
         let call = self.call();
-        let ttl = ttl.or(self.time_to_live);
-        let deadline = ttl.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
-        let set = self.shared.store.set_nx(key, value, &call, deadline);
+        let until = self.until(ttl, &call);
+        self.forget_failure(&key);
+        let set = self.shared.store.set_nx(key, value, &call, until);
         self.end(&call);
         set
     }
@@ -283,7 +285,7 @@ where
     pub async fn set_keep_ttl(&self, key: K, value: V) -> Option<V> {
         coop::proceed().await;
         let call = self.call();
-        let fresh = self.time_to_live.map_or(Deadline::PERSISTENT, |ttl| call.begin().after(ttl));
+        let fresh = self.until(None, &call);
         self.put(key, value, &call, |kept| kept.unwrap_or(fresh))
     }
 
@@ -291,8 +293,7 @@ where
     #[doc(alias = "DEL")]
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         self.take(key, Cause::Removed)
@@ -302,8 +303,7 @@ where
     #[doc(alias = "EXISTS")]
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let deadline = self.shared.store.deadline(key, &self.shared.clock);
@@ -330,8 +330,7 @@ where
     /// ```
     pub async fn update<Q, R>(&self, key: &Q, change: impl FnOnce(&mut V) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.shared.clock.call(true);
@@ -363,6 +362,9 @@ where
     /// A call that is dropped before it is done has taken out a part.
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
+        if let Some(failures) = &self.lives.failures {
+            failures.forget_all().await;
+        }
         for shard in 0..self.shared.store.shard_count() {
             let mut pass = ClearPass::new(shard);
             loop {
@@ -384,16 +386,37 @@ where
         call: &CallTime<'_>,
         deadline: impl FnOnce(Option<Deadline>) -> Deadline,
     ) -> Option<V> {
+        self.forget_failure(&key);
         let replaced = self.shared.store.set(key, value, call, deadline);
         self.end(call);
         replaced
     }
 
+    /// Until when a value lives that is written now, with this TTL or the default one.
+    #[inline]
+    fn until(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
+        match ttl.or(self.lives.settings.time_to_live) {
+            Some(ttl) => call.begin().after(self.lives.shortened(ttl)),
+            None => Deadline::PERSISTENT,
+        }
+    }
+
+    /// Who writes to a key, or removes it, wants no error of before.
+    #[inline]
+    fn forget_failure<Q>(&self, key: &Q)
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        if let Some(failures) = &self.lives.failures {
+            failures.forget(key);
+        }
+    }
+
     fn take<Q>(&self, key: &Q, cause: Cause) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
+        self.forget_failure(key);
         let call = self.call();
         let value = self.shared.store.remove(key, &call, cause);
         self.end(&call);
@@ -404,13 +427,12 @@ where
         &self,
         key: &Q,
         call: &CallTime<'_>,
-        change: impl FnOnce(&mut Entry<V>) -> R,
+        change: impl FnOnce(Deadline) -> (R, Deadline),
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let changed = self.shared.store.update(key, call, change);
+        let changed = self.shared.store.update(key, call, |_, deadline| change(deadline));
         self.end(call);
         changed
     }
@@ -432,11 +454,7 @@ where
 
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
-        Self {
-            handles: self.handles.clone(),
-            shared: self.shared.clone(),
-            time_to_live: self.time_to_live,
-        }
+        Self { lives: self.lives.clone(), shared: self.shared.clone() }
     }
 }
 

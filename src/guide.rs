@@ -89,6 +89,9 @@ pub mod measured {
     #[doc = include_str!("../docs/hit-ratio.md")]
     pub mod hit_ratio {}
 
+    #[doc = include_str!("../docs/loaders.md")]
+    pub mod loaders {}
+
     #[doc = include_str!("../docs/sweep.md")]
     pub mod sweep {}
 

@@ -74,7 +74,7 @@ pub use self::axum::{
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::SnapshotError;
-pub use cache::{Builder, Cache, Iter, Keys, Stats, Values, WeakCache};
+pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use engine::metrics::publish_metrics;
@@ -84,6 +84,8 @@ pub use engine::{
     sweeper::{Sweep, SweepReport},
     ttl::{Ttl, When},
 };
+#[doc(no_inline)]
+pub use equivalent::Equivalent;
 pub use rate_limit::{
     Limit, Limited, LimiterStats, Permit, RateLimiter, RateLimiterBuilder, Standing, State, Window,
 };

@@ -22,12 +22,13 @@ mod retries;
 mod state;
 
 use std::{
-    borrow::Borrow,
     fmt,
     hash::{BuildHasher, Hash},
     sync::Arc,
     time::Duration,
 };
+
+use equivalent::Equivalent;
 
 use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
@@ -170,8 +171,7 @@ where
     /// dead, and not due. What failed before still counts.
     pub async fn set_timeout<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let now = self.now();
@@ -182,8 +182,7 @@ where
     /// and has failed, as by [`set_timeout`](Self::set_timeout).
     pub async fn remove_timeout<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let old = self.set_deadline(key, Deadline::PERSISTENT, self.now());
@@ -193,8 +192,7 @@ where
     /// A clone of the value of `key`: due or not, claimed or not, dead or not.
     pub async fn get<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let hash = self.hasher.hash_one(key);
@@ -204,8 +202,7 @@ where
     /// Whether there is an entry of `key`, due or not.
     pub async fn contains_key<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let hash = self.hasher.hash_one(key);
@@ -216,8 +213,7 @@ where
     /// [`Ttl::Persistent`]: its time has no end any more.
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let now = self.now();
@@ -235,8 +231,7 @@ where
     /// Takes the value of `key` out, due or not. A claim on it is void.
     pub async fn remove<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let hash = self.hasher.hash_one(key);
@@ -262,8 +257,7 @@ where
 
     fn set_deadline<Q>(&self, key: &Q, deadline: Deadline, now: Tick) -> Option<Deadline>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.hasher.hash_one(key);
         self.shared.with(|entries| {

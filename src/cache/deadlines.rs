@@ -1,11 +1,11 @@
 //! The verbs on the TTL that a value has.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     time::Duration,
 };
 
+use equivalent::Equivalent;
 use tokio::time::Instant;
 
 use super::Cache;
@@ -27,8 +27,7 @@ where
     #[doc(alias = "PTTL")]
     pub async fn ttl<Q>(&self, key: &Q) -> Ttl
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let now = self.shared.clock.now();
@@ -47,37 +46,31 @@ where
     #[doc(alias = "PEXPIRE")]
     pub async fn expire<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.call();
         let deadline = call.begin().after(ttl);
-        self.change(key, &call, |entry| entry.deadline = deadline).is_some()
+        self.change(key, &call, |_| ((), deadline)).is_some()
     }
 
     /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
     /// (Redis: `EXPIRE NX|XX|GT|LT`).
     pub async fn expire_if<Q>(&self, key: &Q, ttl: Duration, when: When) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.call();
         let new = call.begin().after(ttl);
-        let changed = self.change(key, &call, |entry| {
-            let old = entry.deadline;
+        let changed = self.change(key, &call, |old| {
             let holds = match when {
                 When::NoTtl => old.is_persistent(),
                 When::HasTtl => !old.is_persistent(),
                 When::Later => new.is_later_than(old),
                 When::Sooner => old.is_later_than(new),
             };
-            if holds {
-                entry.deadline = new;
-            }
-            holds
+            (holds, if holds { new } else { old })
         });
         changed == Some(true)
     }
@@ -88,25 +81,21 @@ where
     #[doc(alias = "PEXPIREAT")]
     pub async fn expire_at<Q>(&self, key: &Q, deadline: Instant) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.call(), |entry| entry.deadline = deadline).is_some()
+        self.change(key, &self.call(), |_| ((), deadline)).is_some()
     }
 
     /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.call(), |entry| {
-            let has_ttl = !entry.deadline.is_persistent();
-            entry.deadline = entry.deadline.extended(more);
-            has_ttl
+        let changed = self.change(key, &self.call(), |deadline| {
+            (!deadline.is_persistent(), deadline.extended(more))
         });
         changed == Some(true)
     }
@@ -115,14 +104,11 @@ where
     #[doc(alias = "PERSIST")]
     pub async fn persist<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.call(), |entry| {
-            let had_ttl = !entry.deadline.is_persistent();
-            entry.deadline = Deadline::PERSISTENT;
-            had_ttl
+        let changed = self.change(key, &self.call(), |deadline| {
+            (!deadline.is_persistent(), Deadline::PERSISTENT)
         });
         changed == Some(true)
     }
@@ -131,8 +117,7 @@ where
     /// is now; returns the value (TimedDict: `expire_key`).
     pub async fn expire_now<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         self.take(key, Cause::Expired)

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use super::lives::LoadCounters;
 use crate::engine::{
     metrics::{Figures, Series, Source, counter, gauge, register, spread},
     state::SharedState,
@@ -42,15 +43,32 @@ static SERIES: [Series; 17] = [
     ),
 ];
 
+static LOADS: [Series; 3] = [
+    counter("fleeting_cache_loads_total", "Loaders that ran to their end."),
+    counter("fleeting_cache_failed_loads_total", "Of these, those that failed."),
+    spread("fleeting_cache_load_seconds", "How long a loader took."),
+];
+
 /// Has a cache tell of itself.
-pub(super) fn follow<K, V, S>(shared: &Arc<SharedState<K, V, S>>)
+pub(super) fn follow<K, V, S>(shared: &Arc<SharedState<K, V, S>>, loads: &Arc<LoadCounters>)
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let source: Weak<SharedState<K, V, S>> = Arc::downgrade(shared);
-    register(&SERIES, shared.name(), source);
+    register(&SERIES, shared.name(), source, &shared.registration);
+    let source: Weak<LoadCounters> = Arc::downgrade(loads);
+    register(&LOADS, shared.name(), source, &loads.registration);
+}
+
+impl Source for LoadCounters {
+    fn read(&self, figures: &mut Figures) {
+        let loads = self.all();
+        figures.count(loads.loads);
+        figures.count(loads.failed);
+        figures.spread(self.times());
+    }
 }
 
 impl<K, V, S> Source for SharedState<K, V, S>

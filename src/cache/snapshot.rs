@@ -100,6 +100,9 @@ where
     /// Each may live as long as it still had, less the time between by the wall clock, to the millisecond. (A wall clock
     /// that was set back counts as no time at all.) Those that have died meanwhile are left out, without an event.
     ///
+    /// What dies idle ([`time_to_idle`](super::Builder::time_to_idle)) begins anew to be idle, up to its own deadline, if
+    /// it had not died. Tags are not in a snapshot.
+    ///
     /// All is read and checked before anything changes. Until then the entries are held beside the cache, which so takes
     /// the memory of a table of them more: what they point to (the bytes of a `String`) is only moved. Nothing is read
     /// beyond the end of the snapshot, so one file may have several, or something else behind it.

@@ -1,8 +1,13 @@
 //! What a cache tells of itself in numbers.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
 
 use super::Cache;
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
 use crate::engine::sweeper::SweepReport;
 
 /// What a cache has done and holds. Made by [`Cache::stats`](crate::Cache::stats).
@@ -23,6 +28,13 @@ pub struct Stats {
     /// Of the misses, those of keys that were evicted lately: what a cache about twice as large would have had. Where
     /// that is a large share of the misses, the bound is too small.
     pub misses_of_evicted: u64,
+    /// Loaders that ran to their end, in the background too.
+    pub loads: u64,
+    /// Of those, the ones that failed.
+    pub failed_loads: u64,
+    /// How long all of them took together.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
+    pub load_time: Duration,
     /// Values whose TTL ran out and that have left.
     pub expired: u64,
     /// Values that left to make room for others.
@@ -63,12 +75,16 @@ where
     pub fn stats(&self) -> Stats {
         let counts = self.shared.store.counts();
         let sweeps = self.shared.sweeps();
+        let loads = self.lives.loads.all();
         Stats {
             resident: self.len(),
             weight: self.weight(),
             hits: counts.hits,
             misses: counts.misses,
             misses_of_evicted: counts.misses_of_evicted,
+            loads: loads.loads,
+            failed_loads: loads.failed,
+            load_time: loads.time,
             expired: counts.expired,
             evicted: counts.evicted,
             removed: counts.removed,

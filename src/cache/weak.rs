@@ -3,10 +3,9 @@
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::Duration,
 };
 
-use super::Cache;
+use super::{Cache, lives::Lives};
 use crate::engine::{hasher::DefaultHasher, state::SharedState};
 
 /// A handle that does not keep its cache alive: for callbacks, tasks and values that a cache itself keeps.
@@ -72,9 +71,8 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// # }
 /// ```
 pub struct WeakCache<K, V, S = DefaultHasher> {
-    handles: Weak<()>,
+    lives: Weak<Lives<K, S>>,
     shared: Weak<SharedState<K, V, S>>,
-    time_to_live: Option<Duration>,
 }
 
 impl<K, V, S> WeakCache<K, V, S> {
@@ -84,10 +82,10 @@ impl<K, V, S> WeakCache<K, V, S> {
     /// It costs about as much as a clone. Keep what it returns no longer than you need it: the cache lives
     /// as long.
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
-        // In this order: who has upgraded `handles` is a handle to all others, and must not fail any more.
+        // In this order: who has upgraded `lives` is a handle to all others, and must not fail any more.
         let shared = self.shared.upgrade()?;
-        let handles = self.handles.upgrade()?;
-        Some(Cache { handles, shared, time_to_live: self.time_to_live })
+        let lives = self.lives.upgrade()?;
+        Some(Cache { lives, shared })
     }
 }
 
@@ -110,21 +108,13 @@ impl<K, V, S> Cache<K, V, S> {
     /// # }
     /// ```
     pub fn downgrade(&self) -> WeakCache<K, V, S> {
-        WeakCache {
-            handles: Arc::downgrade(&self.handles),
-            shared: Arc::downgrade(&self.shared),
-            time_to_live: self.time_to_live,
-        }
+        WeakCache { lives: Arc::downgrade(&self.lives), shared: Arc::downgrade(&self.shared) }
     }
 }
 
 impl<K, V, S> Clone for WeakCache<K, V, S> {
     fn clone(&self) -> Self {
-        Self {
-            handles: self.handles.clone(),
-            shared: self.shared.clone(),
-            time_to_live: self.time_to_live,
-        }
+        Self { lives: self.lives.clone(), shared: self.shared.clone() }
     }
 }
 

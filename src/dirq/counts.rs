@@ -8,7 +8,7 @@ use std::{
 };
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Figures, Series, Source, counter, register};
+use crate::engine::metrics::{Figures, Series, Slot, Source, counter, register};
 
 #[cfg(feature = "metrics")]
 static SERIES: [Series; 2] = [
@@ -20,6 +20,8 @@ static SERIES: [Series; 2] = [
 pub(super) struct Counts {
     added: AtomicU64,
     removed: AtomicU64,
+    #[cfg(feature = "metrics")]
+    registration: Slot,
 }
 
 impl Counts {
@@ -36,7 +38,7 @@ impl Counts {
 #[cfg(feature = "metrics")]
 pub(super) fn follow(counts: &Arc<Counts>, path: &Path) {
     let source: Weak<Counts> = Arc::downgrade(counts);
-    register(&SERIES, &path.to_string_lossy(), source);
+    register(&SERIES, &path.to_string_lossy(), source, &counts.registration);
 }
 
 #[cfg(feature = "metrics")]

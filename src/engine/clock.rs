@@ -31,7 +31,7 @@ use tokio::{
 pub(crate) use self::wall::wall_clock;
 pub(crate) use self::{
     call::CallTime,
-    deadline::{Deadline, Now, Tick, nanoseconds},
+    deadline::{AtomicDeadline, Deadline, Now, Tick, nanoseconds},
     kernel::check,
     lazy::{LazyInstant, LazyNow},
 };
@@ -148,6 +148,13 @@ impl Now for Clock {
 
     fn tick(&self) -> Tick {
         self.now()
+    }
+
+    #[inline]
+    fn at_most(&self) -> Tick {
+        let Source::Kernel(kernel) = &self.source else { return self.now() };
+        let latest = kernel.bounds().and_then(|(_, latest)| NonZeroU64::new(latest));
+        latest.map_or_else(|| self.now(), Tick)
     }
 }
 

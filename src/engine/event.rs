@@ -19,51 +19,16 @@ mod streams;
 mod subscription;
 mod told;
 
-use std::{fmt, time::Duration};
-
-use tokio::time::Instant;
+use std::fmt;
 
 pub(crate) use self::publisher::Publisher;
 pub use self::streams::{Events, LosslessEvents};
-#[cfg(feature = "serde")]
-use crate::engine::seconds;
-pub use crate::engine::store::Cause;
-
-/// A departure: what left the cache, why and when.
-///
-/// There is exactly one event for each departure whose cause is
-/// [published](crate::Builder::publish), and events of one key come in the order in which they happened.
-///
-/// serde (feature `serde`) writes its fields, the times in seconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Event<K, V> {
-    /// The key it had.
-    pub key: K,
-    /// The value that left.
-    pub value: V,
-    /// Why it left.
-    pub cause: Cause,
-    /// When it was to die; `None` for a persistent value. Of a value ended by
-    /// [`expire_now`](crate::Cache::expire_now), the moment of that call.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
-    pub deadline: Option<Instant>,
-    /// When it was seen to leave.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::instant"))]
-    pub at: Instant,
-}
+pub use crate::engine::store::{Cause, Event};
 
 /// How many events a subscriber missed because it read too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Lagged(pub u64);
-
-impl<K, V> Event<K, V> {
-    /// How long after its deadline the value was seen to leave; `None` where it had none or left before.
-    pub fn lag(&self) -> Option<Duration> {
-        self.at.checked_duration_since(self.deadline?)
-    }
-}
 
 impl fmt::Display for Lagged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

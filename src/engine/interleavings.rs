@@ -3,6 +3,7 @@
 //! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
 
 mod bounds;
+mod loads;
 mod streams;
 
 use std::{
@@ -419,7 +420,7 @@ fn interleavings_of_a_rest_and_a_write() {
         let write = spawn(&parts, |parts| {
             parts.store.set(2, 7, &parts.at(0), |_| parts.until(5));
         });
-        let rests = parts.store.set_alarm(parts.until(10));
+        let rests = parts.store.set_alarm(parts.at(10));
         write.join().unwrap();
         assert!(!rests || parts.store.journal().is_rung());
         parts.store.clear_alarm();

@@ -13,7 +13,7 @@ mod spread;
 use self::registry::publish;
 pub(crate) use self::{
     figures::Figures,
-    registry::{Source, register},
+    registry::{Slot, Source, register},
     series::{Series, counter, gauge, spread},
     spread::Spread,
 };

@@ -13,7 +13,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, task::JoinHandle};
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::Spread;
+use crate::engine::metrics::{Slot, Spread};
 use crate::engine::{
     clock::Clock,
     event::Publisher,
@@ -38,6 +38,8 @@ pub(crate) struct SharedState<K, V, S> {
     /// How long sweeps worked.
     #[cfg(feature = "metrics")]
     sweep_times: Mutex<Spread>,
+    #[cfg(feature = "metrics")]
+    pub(crate) registration: Slot,
     task: Mutex<SweeperTask>,
 }
 
@@ -119,6 +121,8 @@ impl<K, V, S> SharedState<K, V, S> {
             sweeps: Mutex::default(),
             #[cfg(feature = "metrics")]
             sweep_times: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            registration: Slot::new(),
             task: Mutex::default(),
         }
     }

@@ -11,6 +11,7 @@
 //!    all of it and no entry slips behind the cursor.
 
 mod alarm;
+mod asked;
 mod bound;
 mod bounded;
 mod clear;
@@ -19,47 +20,65 @@ mod copy;
 mod counters;
 mod entry;
 mod evict;
+mod farewell;
+mod flight;
 mod gate;
 mod grow;
 mod index;
 mod journal;
+mod kept;
+mod life;
+mod many;
+mod meetings;
 mod old_table;
+mod pass;
 mod policy;
 mod read;
 mod room;
 mod scan;
 mod shrink;
 mod sweep;
+mod tagged;
+mod tags;
 mod window;
 mod write;
 mod write_bounded;
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 #[cfg(feature = "serde")]
-pub(crate) use self::copy::CopyPass;
-pub use self::entry::Cause;
+pub(crate) use self::copy::{Copied, CopyPass};
+pub use self::entry::{Cause, Event};
 use self::{
+    asked::Asked,
     bound::Bound,
     counters::{Counts, DepartureCounters, ReadCounters},
     index::Index,
+    kept::Kept,
     old_table::OldTable,
-    room::Room,
+    tags::TagNames,
     window::{Locked, Shards, Table},
 };
 pub(crate) use self::{
+    asked::{Sought, Turn},
     bound::Weigher,
     bounded::Vacant,
     clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
+    farewell::Farewell,
+    flight::{Awaited, Failure, Flight, Landing},
     journal::{Journal, Taken},
+    many::Places,
+    pass::Pass,
     sweep::{Patience, ShardPass},
+    tagged::TagPass,
+    write::{Decision, Written},
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -78,6 +97,13 @@ pub(crate) struct Store<K, V, S> {
     reserved: usize,
     journal: Arc<Journal<K, V>>,
     bound: Option<Box<Bound<K, V>>>,
+    /// How long an entry may be idle.
+    idle: Option<Duration>,
+    /// How long what is dead stays for those who ask for it, in nanoseconds.
+    lingers: u64,
+    /// How many tags were removed that values may still have.
+    removed: AtomicUsize,
+    tags: TagNames,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
     alarm: AtomicU64,
     /// Keys whose `Hash` panicked while a table grew or shrank.
@@ -89,8 +115,9 @@ struct Beside<K, V> {
     index: Index,
     /// What has not moved yet from a table that was too large: see [`Store::shrink`].
     old: Option<OldTable<K, V>>,
-    /// Where entries make room for each other.
-    room: Option<Box<Room>>,
+    kept: Kept,
+    /// None where nobody waits for anything.
+    asked: Option<Box<Asked<K, V>>>,
     /// The bucket at which the next pass goes on.
     cursor: usize,
     /// Entries changed places since the last pass.
@@ -142,6 +169,10 @@ where
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
             bound: None,
+            idle: None,
+            lingers: 0,
+            removed: AtomicUsize::new(0),
+            tags: TagNames::new(),
             alarm: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
         }
@@ -179,7 +210,6 @@ where
     #[inline]
     pub(crate) fn place<Q>(&self, key: &Q) -> Location
     where
-        K: Borrow<Q>,
         Q: Hash + ?Sized,
     {
         self.place_of(self.shards.hasher().hash_one(key))
@@ -211,7 +241,7 @@ where
     ) -> (K, Entry<V>) {
         let (table, beside) = locked.parts();
         let taken = window::take_at(table, bucket);
-        self.free(evict::left(&mut beside.room, bucket));
+        self.free(beside.kept.left(bucket));
         taken
     }
 
@@ -226,14 +256,23 @@ where
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
     fn expired(
         &self,
-        locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, Beside<K, V>>,
         index: usize,
-        departure: Departure<K, V>,
+        mut departure: Departure<K, V>,
     ) {
+        self.bid_farewell(locked.parts().1, &mut departure);
         let unwanted = self.journal.record(index, departure);
         bump(&self.notes[index].departures.expired, 1);
         drop(locked);
         drop(unwanted);
+    }
+
+    /// Has those told who wait for what leaves here.
+    #[inline]
+    fn bid_farewell(&self, beside: &mut Beside<K, V>, departure: &mut Departure<K, V>) {
+        if let Some(asked) = &mut beside.asked {
+            departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+        }
     }
 
     fn insert(
@@ -246,13 +285,13 @@ where
         let (table, beside) = locked.parts();
         if table.capacity() == table.len() {
             // Grown here and not within `insert`, so that it is known when entries change places.
-            match &mut beside.room {
-                None => table.reserve(1, |(key, _)| self.rehash(key)),
-                Some(room) => self.grow(table, room),
+            match beside.kept.is_any() {
+                false => table.reserve(1, |(key, _)| self.rehash(key)),
+                true => self.grow(table, &mut beside.kept),
             }
             beside.entries_moved(table);
         }
-        let deadline = entry.deadline;
+        let deadline = entry.deadline();
         let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
         self.note(beside, index, bucket, deadline);
         bucket
@@ -298,7 +337,8 @@ impl<K, V> Beside<K, V> {
         Self {
             index: Index::new(table),
             old: None,
-            room: None,
+            kept: Kept::default(),
+            asked: None,
             cursor: 0,
             moved: false,
             generation: 0,

@@ -207,9 +207,9 @@ impl Denied {
 #[inline(always)]
 pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, rules: &[Rule]) {
     if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
-        && idle.is_later_than(entry.deadline)
+        && idle.is_later_than(entry.deadline())
     {
         // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.
-        entry.deadline = idle;
+        entry.set_deadline(idle);
     }
 }

@@ -25,7 +25,7 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     let source: Weak<Limiter<K, A, S>> = Arc::downgrade(limiter);
-    register(&SERIES, limiter.shared.name(), source);
+    register(&SERIES, limiter.shared.name(), source, &limiter.shared.registration);
 }
 
 impl<K, A, S> Source for Limiter<K, A, S>

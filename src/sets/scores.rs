@@ -13,12 +13,12 @@
 mod slot_table;
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     mem::{self, needs_drop},
     ops::{Bound, Range, RangeBounds},
 };
 
+use equivalent::Equivalent;
 use smallvec::SmallVec;
 
 use self::slot_table::SlotTable;
@@ -240,8 +240,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     /// How many are before a member, and its score. O(log n).
     pub(crate) fn find<Q>(&self, hash: u32, member: &Q) -> Option<(usize, &S)>
     where
-        T: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<T> + ?Sized,
     {
         let (rank, slot) = self.find_slot(hash, member)?;
         let (score, _) = self.slots[slot as usize].as_ref()?;
@@ -303,8 +302,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
     #[inline]
     fn find_slot<Q>(&self, hash: u32, member: &Q) -> Option<(usize, u32)>
     where
-        T: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<T> + ?Sized,
     {
         let mut rank = 0;
         let found = self.table.find(hash, |slot| {
@@ -313,7 +311,7 @@ impl<S: Ord + Clone, T> Scores<S, T> {
             let found = key.and_then(|key| self.members.find(key));
             found.is_some_and(|(at, found)| {
                 rank = at;
-                found.member.borrow() == member
+                member.equivalent(&found.member)
             })
         });
         found.map(|slot| (rank, slot))

@@ -2,12 +2,13 @@
 //! dropped after it.
 
 use std::{
-    borrow::Borrow,
     fmt,
     hash::Hash,
     ops::{Bound, Range, RangeBounds},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use equivalent::Equivalent;
 
 use crate::{
     engine::{coop, hasher::DefaultHasher, panics::drop_all},
@@ -120,8 +121,7 @@ where
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<S>
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -132,8 +132,7 @@ where
     #[doc(alias = "ZRANK")]
     pub async fn rank<Q>(&self, member: &Q) -> Option<usize>
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -143,8 +142,7 @@ where
     /// Whether `member` is in the set.
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         self.rank(member).await.is_some()
     }
@@ -186,8 +184,7 @@ where
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> Option<S>
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);

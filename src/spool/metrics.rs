@@ -23,7 +23,7 @@ static SERIES: [Series; 6] = [
 /// Has a spool tell of itself, by the path of its queue.
 pub(super) fn follow(writer: &Arc<Writer>) {
     let source: Weak<Writer> = Arc::downgrade(writer);
-    register(&SERIES, &writer.queue().path().to_string_lossy(), source);
+    register(&SERIES, &writer.queue().path().to_string_lossy(), source, &writer.registration);
 }
 
 impl Source for Writer {

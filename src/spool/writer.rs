@@ -31,12 +31,20 @@ pub(super) struct Writer {
     /// is dropped in between must not let the next one overtake its batch.
     write_permit: Arc<Semaphore>,
     backlog: Mutex<Backlog>,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Writer {
     pub(super) fn new(queue: AnyQueue) -> Self {
         let write_permit = Arc::new(Semaphore::new(1));
-        Self { queue, write_permit, backlog: Mutex::new(Backlog::new()) }
+        Self {
+            queue,
+            write_permit,
+            backlog: Mutex::new(Backlog::new()),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
+        }
     }
 
     pub(super) fn queue(&self) -> &AnyQueue {

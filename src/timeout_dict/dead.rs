@@ -1,10 +1,11 @@
 //! What users do with entries that failed too often.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     time::Duration,
 };
+
+use equivalent::Equivalent;
 
 use super::TimeoutDict;
 use crate::engine::coop;
@@ -67,8 +68,7 @@ where
     /// ```
     pub async fn revive<Q>(&self, key: &Q, ttl: Duration) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let now = self.now();

@@ -13,8 +13,9 @@
 mod claims;
 mod dead;
 
-use std::{borrow::Borrow, hint::black_box, mem};
+use std::{hint::black_box, mem};
 
+use equivalent::Equivalent;
 use rand::rngs::SmallRng;
 use slab::Slab;
 
@@ -148,16 +149,14 @@ impl<K, V> Entries<K, V> {
 
     pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&V>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         self.find(Location::fold(hash), key).map(|location| &self.entry(location).value)
     }
 
     pub(super) fn deadline<Q>(&self, hash: u64, key: &Q) -> Option<Deadline>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         self.find(Location::fold(hash), key).map(|location| self.entry(location).deadline)
     }
@@ -170,8 +169,7 @@ impl<K, V> Entries<K, V> {
         deadline: Deadline,
     ) -> Option<Deadline>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let location = self.find(Location::fold(hash), key)?;
         let &Entry { deadline: old, queued_in, .. } = self.entry(location);
@@ -191,8 +189,7 @@ impl<K, V> Entries<K, V> {
 
     pub(super) fn remove<Q>(&mut self, hash: u64, key: &Q) -> Option<(K, V)>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let location = self.find(Location::fold(hash), key)?;
         self.dequeue(location);
@@ -237,10 +234,9 @@ impl<K, V> Entries<K, V> {
 
     fn find<Q>(&self, hash: u32, key: &Q) -> Option<Location>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
-        self.by_key.find(hash, |location| self.entry(location).key.borrow() == key)
+        self.by_key.find(hash, |location| key.equivalent(&self.entry(location).key))
     }
 
     /// The first timer of what is due.

@@ -24,7 +24,7 @@ where
     V: Send + Sync + 'static,
 {
     let source: Weak<SharedState<K, V>> = Arc::downgrade(shared);
-    register(&SERIES, name, source);
+    register(&SERIES, name, source, &shared.registration);
 }
 
 impl<K, V> Source for SharedState<K, V>

@@ -12,8 +12,11 @@ mod bounds_random;
 mod causes;
 mod contract;
 mod fairness;
+mod freshness;
 mod letting_go;
+mod loaders;
 mod logging;
+mod many;
 mod model;
 mod runtimes;
 #[cfg(feature = "serde")]

@@ -141,6 +141,40 @@ async fn what_is_dead_by_then_is_in_no_snapshot() {
     assert_eq!(cache.get(&2).await, Some(2));
 }
 
+/// Time spent down is time in which nobody has read it; and who reads it afterwards gives it as much as before.
+#[tokio::test(start_paused = true)]
+async fn what_dies_idle_dies_so_while_it_is_down() {
+    let idle = || Cache::<&'static str, i32>::builder().time_to_idle(10 * SECOND);
+    let cache = idle().build();
+    cache.set_ex("own", 1, 60 * SECOND).await;
+    cache.set("for ever", 2).await;
+    advance(4 * SECOND).await;
+    let mut bytes = Vec::new();
+    assert_eq!(cache.snapshot(&mut bytes).await.unwrap(), 2);
+    advance(5 * SECOND).await;
+    let again: Cache<String, i32> = Cache::builder().time_to_idle(10 * SECOND).build();
+    assert_eq!(again.restore(&bytes[..]).await.unwrap(), 2);
+    for _ in 0..6 {
+        advance(9 * SECOND).await;
+        let until_own = again.get("own").await;
+        assert_eq!(until_own, (again.ttl("own").await != Ttl::Missing).then_some(1));
+        assert_eq!(again.get("for ever").await, Some(2));
+    }
+    assert_eq!(again.get("own").await, None, "its own deadline is over");
+    let late: Cache<String, i32> = Cache::builder().time_to_idle(10 * SECOND).build();
+    assert_eq!(late.restore(&bytes[..]).await.unwrap(), 0, "they have been idle for too long");
+}
+
+#[tokio::test]
+async fn what_was_removed_by_a_tag_is_in_no_snapshot() {
+    let cache = Cache::builder().sweep(Sweep::manual()).build();
+    cache.set_tagged(1, 1, 100 * SECOND, ["red"]).await;
+    cache.set_tagged(2, 2, 100 * SECOND, ["blue"]).await;
+    cache.remove_tag("red").await;
+    let cache: Cache<i32, i32> = restored(&written(&cache, false).await).await.unwrap();
+    assert_eq!((cache.get(&1).await, cache.get(&2).await), (None, Some(2)));
+}
+
 #[tokio::test]
 async fn nothing_is_a_snapshot_too() {
     for is_compressed in [false, true] {

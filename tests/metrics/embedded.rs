@@ -72,6 +72,23 @@ async fn events_that_are_late_or_missed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn loads() {
+    let cache = Cache::<u32, u32>::builder().name("loaded").build();
+    for key in [1, 1, 2] {
+        let load = async move || {
+            sleep(SECOND).await;
+            if key == 2 { Err("of a test") } else { Ok(key) }
+        };
+        let _ = cache.get_or_try_set_with(&key, 60 * SECOND, load).await;
+    }
+    let told = told("loaded");
+    assert_eq!(told.counter("fleeting_cache_loads_total"), 2);
+    assert_eq!(told.counter("fleeting_cache_failed_loads_total"), 1);
+    assert_eq!(told.within("fleeting_cache_load_seconds", 10.0), 2);
+    assert_eq!(told.within("fleeting_cache_load_seconds", 0.1), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn caches_of_one_name_are_one_and_stay_counted() {
     let cache = || Cache::<u32, u32>::builder().name("twins").build();
     let (one, two) = (cache(), cache());

@@ -5,14 +5,15 @@
 //!    another snapshot.
 //! 3. A frame tells how long its block is, and what checksum that has. The frame of no bytes is the end, and tells how
 //!    many entries there were.
-//! 4. A block is entries one after the other, each the MessagePack of `(nanoseconds left, key, value)` with the names of
-//!    fields; nil for a persistent one.
+//! 4. A block is entries one after the other, each the MessagePack of `(left, more, key, value)` with the names of
+//!    fields: see [`Left`].
 
 use std::{io::Cursor, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::error::SnapshotError;
+use crate::engine::clock::{Deadline, Tick};
 
 /// How many bytes a head has, and a frame.
 pub(super) const FRAME: usize = 32;
@@ -24,8 +25,8 @@ const LZ4: u16 = 1;
 /// How many times its size a block of LZ4 may have when it is unpacked.
 const MOST_UNPACKED: u64 = 255;
 
-/// How few bytes an entry may have: three of its parts, and what tells that there are three.
-const LEAST_ENTRY: u64 = 4;
+/// How few bytes an entry may have: four of its parts, and what tells that there are four.
+const LEAST_ENTRY: u64 = 5;
 
 /// What a snapshot begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,15 @@ pub(super) struct Frame {
     unpacked: u64,
     pub(super) entries: u64,
     checksum: u32,
+}
+
+/// What an entry had left to live, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// None: it has no deadline.
+    left: Option<u64>,
+    /// How much more that is where somebody reads it, in a cache whose entries die idle; the most there is, for ever.
+    more: u64,
 }
 
 /// The checksum of all heads and frames so far.
@@ -127,7 +137,7 @@ impl Frame {
         &self,
         head: Head,
         stored: &[u8],
-        mut each: impl FnMut(Option<u64>, K, V),
+        mut each: impl FnMut(Left, K, V),
     ) -> Result<(), SnapshotError>
     where
         K: DeserializeOwned,
@@ -147,14 +157,38 @@ impl Frame {
         };
         let mut from = rmp_serde::Deserializer::new(Cursor::new(plain));
         for _ in 0..self.entries {
-            let entry = <(Option<u64>, K, V)>::deserialize(&mut from);
-            let (left, key, value) = entry.map_err(|error| SnapshotError::Decode(error.into()))?;
-            each(left, key, value);
+            let entry = <(Option<u64>, u64, K, V)>::deserialize(&mut from);
+            let (left, more, key, value) =
+                entry.map_err(|error| SnapshotError::Decode(error.into()))?;
+            each(Left { left, more }, key, value);
         }
         if from.position() != plain.len() as u64 {
             return Err(SnapshotError::Decode("a block has more than its entries".into()));
         }
         Ok(())
+    }
+}
+
+impl Left {
+    /// Of an entry that dies at `deadline`, and may live until `own`.
+    pub(super) fn of(deadline: Deadline, own: Deadline, now: Tick) -> Self {
+        let left = |deadline: Deadline| deadline.remaining(now).map(|left| left.as_nanos() as u64);
+        let more = match (left(deadline), left(own)) {
+            (Some(left), Some(own)) => own.saturating_sub(left),
+            (Some(_), None) => u64::MAX,
+            (None, _) => 0,
+        };
+        Self { left: left(deadline), more }
+    }
+
+    /// Until when it may live, `away` later; none where it has died.
+    pub(super) fn until(self, now: Tick, away: Duration) -> Option<Deadline> {
+        let Some(left) = self.left else { return Some(Deadline::PERSISTENT) };
+        let left = Duration::from_nanos(left).checked_sub(away).filter(|left| !left.is_zero())?;
+        Some(match self.more {
+            u64::MAX => Deadline::PERSISTENT,
+            more => now.after(left.saturating_add(Duration::from_nanos(more))),
+        })
     }
 }
 
@@ -181,7 +215,7 @@ impl Block {
 
     pub(super) fn push<K, V>(
         &mut self,
-        left: Option<u64>,
+        Left { left, more }: Left,
         key: &K,
         value: &V,
     ) -> Result<(), SnapshotError>
@@ -190,7 +224,7 @@ impl Block {
         V: Serialize,
     {
         let mut to = rmp_serde::Serializer::new(&mut self.plain).with_struct_map();
-        let entry = (left, key, value).serialize(&mut to);
+        let entry = (left, more, key, value).serialize(&mut to);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
         Ok(())

@@ -17,7 +17,7 @@ use super::{
     error::SnapshotError,
     format::{FRAME, Frame, Head},
 };
-use crate::engine::clock::{Clock, Deadline, Tick, wall_clock};
+use crate::engine::clock::{Clock, Deadline, wall_clock};
 
 /// Entries that were read and checked, block by block, so that the memory of each goes as it comes into the cache.
 pub(super) type Entries<K, V> = Vec<Vec<(K, V, Deadline)>>;
@@ -58,8 +58,8 @@ where
         }
         let mut block = Vec::new();
         frame.entries(head, &stored, |left, key, value| {
-            if let Some(deadline) = deadline(now, left, away) {
-                block.push((key, value, deadline));
+            if let Some(until) = left.until(now, away) {
+                block.push((key, value, until));
             }
         })?;
         entries.push(block);
@@ -98,13 +98,6 @@ async fn fill(
     Ok(())
 }
 
-/// When that dies which had so much left, so long ago; none where it is dead. Nil is persistent.
-fn deadline(now: Tick, left: Option<u64>, away: Duration) -> Option<Deadline> {
-    let Some(left) = left else { return Some(Deadline::PERSISTENT) };
-    let left = Duration::from_nanos(left).checked_sub(away).filter(|left| !left.is_zero())?;
-    Some(now.after(left))
-}
-
 /// To the nearest: what two readings of two clocks differ by beside that is chance.
 fn whole_milliseconds(duration: Duration) -> Duration {
     Duration::from_millis(duration.saturating_add(Duration::from_micros(500)).as_millis() as u64)
@@ -112,7 +105,11 @@ fn whole_milliseconds(duration: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::format::Block, *};
+    use super::{
+        super::format::{Block, Left},
+        *,
+    };
+    use crate::engine::clock::Tick;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -123,8 +120,10 @@ mod tests {
 
     fn written(head: Head) -> Vec<u8> {
         let (mut block, bytes) = Block::first(head);
-        block.push(Some(SECOND.as_nanos() as u64), &1_u32, &2_u32).unwrap();
-        block.push(None, &3_u32, &4_u32).unwrap();
+        let dies = Tick::EPOCH.after(SECOND);
+        block.push(Left::of(dies, dies, Tick::EPOCH), &1_u32, &2_u32).unwrap();
+        let never = Deadline::PERSISTENT;
+        block.push(Left::of(never, never, Tick::EPOCH), &3_u32, &4_u32).unwrap();
         let sealed = block.seal().to_vec();
         [&bytes[..], &sealed, &block.end().0].concat()
     }
@@ -142,10 +141,6 @@ mod tests {
     async fn what_is_older_than_anything_has_died() {
         let head = Head { at: Duration::ZERO, is_compressed: true };
         assert_eq!(restored(&written(head)).await.unwrap(), [(3, 4, Deadline::PERSISTENT)]);
-        assert_eq!(
-            deadline(Tick::EPOCH, Some(u64::MAX), Duration::ZERO),
-            Some(Deadline::PERSISTENT)
-        );
     }
 
     #[tokio::test]

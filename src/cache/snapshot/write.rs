@@ -10,9 +10,13 @@ use tokio::{
 
 use super::{
     error::SnapshotError,
-    format::{Block, Head},
+    format::{Block, Head, Left},
 };
-use crate::engine::{clock::wall_clock, state::SharedState, store::CopyPass};
+use crate::engine::{
+    clock::wall_clock,
+    state::SharedState,
+    store::{Copied, CopyPass},
+};
 
 /// How many bytes make a block: enough that what each costs is little beside them.
 const BLOCK: usize = 256 * 1_024;
@@ -39,9 +43,8 @@ where
         while goes_on {
             consume_budget().await;
             goes_on = shared.store.copy_some(&mut pass, &shared.clock, &mut copies);
-            for (key, value, deadline) in copies.drain(..) {
-                let left = deadline.remaining(now).map(|left| left.as_nanos() as u64);
-                block.push(left, &key, &value)?;
+            for Copied { key, value, deadline, own } in copies.drain(..) {
+                block.push(Left::of(deadline, own, now), &key, &value)?;
                 if block.len() >= BLOCK {
                     writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
                     block.clear();

@@ -67,4 +67,9 @@ impl Now for CallTime<'_> {
     fn tick(&self) -> Tick {
         self.clock.now()
     }
+
+    #[inline]
+    fn at_most(&self) -> Tick {
+        self.clock.at_most()
+    }
 }

@@ -4,7 +4,12 @@
 //! A [`Tick`] counts nanoseconds; the epoch of its clock is tick [`EPOCH`]. So an instant before the epoch has a
 //! tick too, and zero is free to mean "persistent" in a [`Deadline`].
 
-use std::{num::NonZeroU64, time::Duration};
+use std::{
+    num::NonZeroU64,
+    // No race is decided by the order in which it is read: not for shuttle.
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 /// The tick of a clock's epoch: instants up to nine years before it have ticks of their own.
 pub(super) const EPOCH: u64 = 1 << 58;
@@ -16,6 +21,9 @@ pub(crate) struct Tick(pub(super) NonZeroU64);
 /// The tick at which a value dies, or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline(pub(super) Option<NonZeroU64>);
+
+/// A [`Deadline`] that who only reads may put off.
+pub(crate) struct AtomicDeadline(AtomicU64);
 
 /// What tells whether a deadline has been reached: a [`Tick`], or a [`Clock`](super::Clock) read only where needed.
 pub(crate) trait Now {
@@ -30,6 +38,12 @@ pub(crate) trait Now {
     /// A tick that the present has reached: the present, or one a step of a coarse clock ago.
     #[inline]
     fn at_least(&self) -> Tick {
+        self.tick()
+    }
+
+    /// A tick that the present has not passed: the present, or up to 50 ms ahead.
+    #[inline]
+    fn at_most(&self) -> Tick {
         self.tick()
     }
 }
@@ -108,6 +122,17 @@ impl Deadline {
         self.0.map_or(Self::PERSISTENT, |deadline| Tick(deadline).after(more))
     }
 
+    /// The one of the two that comes first.
+    #[inline]
+    pub(crate) fn sooner(self, other: Deadline) -> Deadline {
+        if other.order() < self.order() { other } else { self }
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        self.0.map_or(0, NonZeroU64::get)
+    }
+
     /// What is left of a life, zero once it is over; `None` for a persistent one.
     pub(crate) fn remaining(self, now: Tick) -> Option<Duration> {
         self.0.map(|deadline| Duration::from_nanos(deadline.get().saturating_sub(now.0.get())))
@@ -123,6 +148,34 @@ impl Deadline {
     #[inline]
     pub(crate) fn order(self) -> u64 {
         self.0.map_or(u64::MAX, NonZeroU64::get)
+    }
+}
+
+impl AtomicDeadline {
+    pub(crate) fn new(deadline: Deadline) -> Self {
+        Self(AtomicU64::new(deadline.bits()))
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Deadline {
+        Deadline(NonZeroU64::new(self.0.load(Relaxed)))
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, deadline: Deadline) {
+        *self.0.get_mut() = deadline.bits();
+    }
+
+    /// Puts it off; one that is later already stays. Several may at a time.
+    #[inline]
+    pub(crate) fn put_off(&self, to: Deadline) {
+        let bits = self.0.load(Relaxed);
+        if bits != 0 && to.order() > bits {
+            match to.bits() {
+                0 => self.0.store(0, Relaxed),
+                to => _ = self.0.fetch_max(to, Relaxed),
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     task::Waker,
 };
 
@@ -19,7 +20,7 @@ use crate::engine::metrics::Spread;
 use crate::engine::{
     clock::Clock,
     panics,
-    store::{Cause, Journal, Taken},
+    store::{Cause, Event, Farewell, Journal, Taken},
 };
 
 pub(super) struct Log<K, V> {
@@ -55,11 +56,16 @@ pub(super) struct Aftermath<K, V> {
     unarmed: Option<Waker>,
     /// What nobody will read any more.
     gone: SmallVec<[Told<K, V>; 1]>,
+    /// Those who waited for a value to leave.
+    farewells: Vec<Parting<K, V>>,
     /// A channel that has no readers any more.
     left: Option<Channel<K, V>>,
     /// The sweeper may go on.
     pub(super) lets_go: bool,
 }
+
+/// Who waited for a value to leave, the key by which they were found, and what they waited for.
+type Parting<K, V> = (Arc<Farewell<K, V>>, K, Arc<Event<K, V>>);
 
 impl<K, V> Log<K, V> {
     pub(super) fn new(ring: u64) -> Self {
@@ -88,13 +94,17 @@ impl<K, V> Log<K, V> {
         let lags = &mut self.lag;
         // Taken while the log is locked: two threads that flush can't swap their departures.
         journal.take(taken);
-        taken.drain(|departure| {
+        taken.drain(|mut departure| {
+            let farewell = departure.farewell.take();
             let cause = departure.cause.bit();
             let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
             #[cfg(feature = "metrics")]
             let lag = departure.lag();
             let mut told = Told::Departure(departure);
+            if let Some((farewell, key)) = farewell {
+                after.farewells.push((farewell, key, told.share(clock)));
+            }
             let Some(first) = hear.next().filter(|_| !*closed) else {
                 return after.gone.push(told);
             };
@@ -284,6 +294,7 @@ impl<K, V> Aftermath<K, V> {
             wakers: Wakers::new(),
             unarmed: None,
             gone: SmallVec::new(),
+            farewells: Vec::new(),
             left: None,
             lets_go: false,
         }
@@ -302,6 +313,10 @@ impl<K, V> Aftermath<K, V> {
     pub(super) fn settle(self) {
         for waker in self.wakers {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+        for (farewell, key, event) in self.farewells {
+            let _ = catch_unwind(AssertUnwindSafe(|| farewell.tell(event)));
+            panics::drop_all([key]);
         }
         panics::drop_all(self.unarmed);
         if needs_drop::<(K, V)>() {

@@ -53,7 +53,8 @@ impl Streams {
         self.values.lock().unwrap().push(Arc::downgrade(&value));
         let cause = [Cause::Removed, Cause::Replaced][*number as usize % 2];
         let at: Tick = self.clock.now();
-        let departure = Departure { key: shard, value, cause, deadline: at.into(), at };
+        let departure =
+            Departure { key: shard, value, cause, deadline: at.into(), at, farewell: None };
         *number += 1;
         let unwanted = self.journal.record(shard, departure);
         drop(number);

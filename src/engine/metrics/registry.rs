@@ -88,13 +88,30 @@ struct News {
 /// A group, a member of it, and the thing itself.
 type Living = (GroupId, u64, Arc<dyn Source>);
 
-/// Has `source` be told of from now on, as long as it lives.
-pub(crate) fn register(series: &'static [Series], name: &str, source: Weak<dyn Source>) {
+/// That something is told of: as long as this lives, which it has in itself. So no trace of it stays in memory.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    group: GroupId,
+    id: u64,
+}
+
+/// Where something keeps that it is told of.
+pub(crate) type Slot = OnceLock<Registration>;
+
+/// Has `source` be told of from now on.
+pub(crate) fn register(
+    series: &'static [Series],
+    name: &str,
+    source: Weak<dyn Source>,
+    slot: &Slot,
+) {
     let mut registry = registry();
     let id = registry.next_id;
     registry.next_id += 1;
-    let group = registry.groups.entry((series[0].name, name.to_owned()));
-    let group = group.or_insert_with(|| Group {
+    let group = (series[0].name, name.to_owned());
+    // It is registered once.
+    let _ = slot.set(Registration { group: group.clone(), id });
+    let group = registry.groups.entry(group).or_insert_with(|| Group {
         introduction: Introduction {
             series,
             keys: series.iter().map(|series| series.key(name)).collect(),
@@ -143,9 +160,14 @@ fn read(global: Option<usize>) -> Vec<News> {
 /// Publishes from a thread of its own, as long as there is anything.
 fn follow() {
     let follow = || {
-        while registry().is_followed() {
+        loop {
+            // Asked before, so that the end of the last one is told, too.
+            let goes_on = registry().is_followed();
             if catch_unwind(AssertUnwindSafe(publish)).is_err() {
                 tracing::error!("a recorder of metrics panicked");
+            }
+            if !goes_on {
+                break;
             }
             thread::sleep(EVERY);
         }
@@ -186,15 +208,6 @@ impl Registry {
 
 impl Group {
     fn news(&mut self, global: Option<usize>) -> News {
-        let Self { members, ended, .. } = self;
-        members.retain(|_, Member { source, last }| {
-            let lives = source.strong_count() > 0;
-            if !lives {
-                last.end();
-                ended.add(last);
-            }
-            lives
-        });
         let mut now = self.ended.clone();
         self.members.values().for_each(|member| now.add(&member.last));
         let introduction = self.introduction.clone();
@@ -206,6 +219,17 @@ impl Group {
         }
         let told = mem::replace(&mut self.told.figures, now.clone());
         News { introduction, handles: self.told.handles.clone(), told, now }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        let Some(group) = registry.groups.get_mut(&self.group) else { return };
+        if let Some(mut member) = group.members.remove(&self.id) {
+            member.last.end();
+            group.ended.add(&member.last);
+        }
     }
 }
 

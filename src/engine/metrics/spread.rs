@@ -1,65 +1,71 @@
-//! How often something took how long, to a fifth.
+//! How often something took how long, to a quarter.
 
 use std::time::Duration;
 
 /// Four to each doubling, from a microsecond to half an hour.
-const BUCKETS: usize = 120;
+const BUCKETS: u8 = 120;
 
 /// How many bits of a number of microseconds tell its bucket, beside the first.
 const BITS: u32 = 2;
 
-/// How often something took how long. Each time is rounded up, by a quarter at most. Takes memory with the first.
+/// How often something took how long. Each time is rounded up, by a quarter at most. It takes memory for those that
+/// occur, which are few.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spread(Option<Box<[u64; BUCKETS]>>);
+pub(crate) struct Spread(Vec<(u8, u64)>);
 
 impl Spread {
     pub(crate) const fn new() -> Self {
-        Self(None)
+        Self(Vec::new())
     }
 
     pub(crate) fn record(&mut self, time: Duration) {
         let micros = u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        self.buckets()[bucket(micros)] += 1;
+        self.count(bucket(micros), 1);
     }
 
     pub(crate) fn add(&mut self, other: &Spread) {
-        let Some(others) = &other.0 else { return };
-        self.buckets().iter_mut().zip(&others[..]).for_each(|(count, more)| *count += more);
+        other.0.iter().for_each(|&(bucket, count)| self.count(bucket, count));
     }
 
     /// In seconds, each that occurs here more often than in `before`, and how much more often.
     pub(super) fn since(&self, before: &Spread) -> impl Iterator<Item = (f64, u64)> {
-        let count = |spread: &Spread, bucket: usize| spread.0.as_ref().map_or(0, |all| all[bucket]);
-        let more = |bucket| count(self, bucket).saturating_sub(count(before, bucket));
-        let more: Vec<_> = (0..BUCKETS).map(|bucket| (most(bucket), more(bucket))).collect();
-        more.into_iter()
-            .filter(|(_, more)| *more > 0)
-            .map(|(micros, more)| (micros as f64 / 1e6, more))
+        let before = |bucket| before.find(bucket).map_or(0, |index| before.0[index].1);
+        let more = self.0.iter().map(move |&(bucket, count)| {
+            (most(bucket) as f64 / 1e6, count.saturating_sub(before(bucket)))
+        });
+        more.filter(|(_, more)| *more > 0)
     }
 
-    fn buckets(&mut self) -> &mut [u64; BUCKETS] {
-        self.0.get_or_insert_with(|| Box::new([0; BUCKETS]))
+    fn count(&mut self, bucket: u8, times: u64) {
+        match self.find(bucket) {
+            Ok(index) => self.0[index].1 += times,
+            Err(index) => self.0.insert(index, (bucket, times)),
+        }
+    }
+
+    fn find(&self, bucket: u8) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&bucket, |(bucket, _)| *bucket)
     }
 }
 
 /// Where so many microseconds are counted.
-fn bucket(micros: u64) -> usize {
+fn bucket(micros: u64) -> u8 {
     if micros < 1 << BITS {
-        return micros as usize;
+        return micros as u8;
     }
     let octave = micros.ilog2() - BITS;
-    let within = (micros >> octave) as usize;
-    (((octave as usize) << BITS) + within).min(BUCKETS - 1)
+    let within = (micros >> octave) as u8;
+    (((octave as u8) << BITS) + within).min(BUCKETS - 1)
 }
 
 /// The most microseconds that are counted there.
-fn most(bucket: usize) -> u64 {
+fn most(bucket: u8) -> u64 {
     if bucket < 2 << BITS {
-        return bucket as u64;
+        return u64::from(bucket);
     }
     let octave = (bucket >> BITS) - 1;
     let within = bucket - (octave << BITS);
-    ((within as u64 + 1) << octave) - 1
+    ((u64::from(within) + 1) << octave) - 1
 }
 
 #[cfg(test)]

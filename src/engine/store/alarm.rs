@@ -19,15 +19,17 @@ where
     /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.notes[shard].soonest.load(Relaxed) > Deadline::from(now).order()
+        self.notes[shard].soonest.load(Relaxed) > Deadline::from(self.over_at(now)).order()
     }
 
-    /// Has the sweeper woken by who next writes what dies before `at`; false where something there already does.
-    pub(crate) fn set_alarm(&self, at: Deadline) -> bool {
-        self.alarm.store(at.order(), Relaxed);
+    /// Has the sweeper woken by who next writes what dies, and does not stay, before `at`; false where something there
+    /// already does.
+    pub(crate) fn set_alarm(&self, at: Tick) -> bool {
+        let alarm = Deadline::from(self.over_at(at)).order();
+        self.alarm.store(alarm, Relaxed);
         fence(SeqCst);
         let mut soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
-        let may_rest = soonest.all(|soonest| soonest >= at.order());
+        let may_rest = soonest.all(|soonest| soonest >= alarm) && !self.has_removed();
         if !may_rest {
             self.clear_alarm();
         }

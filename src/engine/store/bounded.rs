@@ -1,9 +1,8 @@
 //! Entries whatever their deadline, within a bound: for those who decide themselves what dead means.
 
-use std::{
-    borrow::Borrow,
-    hash::{BuildHasher, Hash},
-};
+use std::hash::{BuildHasher, Hash};
+
+use equivalent::Equivalent;
 
 use super::{
     Beside, Location, Store,
@@ -39,11 +38,10 @@ where
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Result<R, Vacant<'_, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
-        match window::find(locked.parts().0, place.hash, |k| k.borrow() == key) {
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        match window::find(locked.parts().0, place.hash, |k| key.equivalent(k)) {
             // What is known of its window stays true.
             Some((_, entry)) => Ok(change(entry)),
             None => Err(Vacant { locked, place }),
@@ -79,8 +77,7 @@ where
         look: impl FnOnce(Option<&Entry<V>>) -> R,
     ) -> R
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         look(self.shards.read(index).find(hash, key))
     }

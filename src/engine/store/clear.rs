@@ -11,7 +11,6 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    evict,
     window::{self, WINDOW},
 };
 use crate::engine::{
@@ -57,7 +56,10 @@ where
         let now = now.tick();
         let (table, beside) = locked.parts();
         let mut freed = 0;
-        let wanted = self.journal.wants(Cause::Expired) || self.journal.wants(Cause::Removed);
+        beside.overtake_all();
+        let wanted = self.journal.wants(Cause::Expired)
+            || self.journal.wants(Cause::Removed)
+            || beside.asked.as_ref().is_some_and(|asked| asked.has_leavers());
         if wanted {
             // What has moved may be behind us.
             if pass.generation != Some(beside.generation) {
@@ -68,8 +70,12 @@ where
             for start in (pass.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);
                 let taken = |bucket, key, entry: Entry<V>| {
-                    freed += evict::left(&mut beside.room, bucket);
-                    departures.push(departed(key, entry, now));
+                    freed += beside.kept.left(bucket);
+                    let mut departure = departed(key, entry, now);
+                    if let Some(asked) = &mut beside.asked {
+                        departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                    }
+                    departures.push(departure);
                 };
                 window::take(table, window, usize::MAX, |_| true, taken);
             }
@@ -78,12 +84,8 @@ where
         let ends = !wanted || pass.next == table.buckets();
         if !wanted || ends && table.is_empty() {
             mem::swap(table, &mut gone);
-            if let Some(room) = &mut beside.room {
-                freed += room.cleared(gone.len());
-                room.resize(table.buckets());
-            } else {
-                freed += gone.len() as u64;
-            }
+            freed += beside.kept.cleared(gone.len());
+            beside.kept.resize(table.buckets());
             beside.index.clear();
             beside.entries_moved(table);
         }
@@ -94,7 +96,7 @@ where
         drop(locked);
         // What nobody wants to hear of is counted here, out of the lock.
         window::look(&gone, |_, entry| {
-            *(if entry.deadline.is_dead(now) { &mut expired } else { &mut removed }) += 1;
+            *(if entry.deadline().is_dead(now) { &mut expired } else { &mut removed }) += 1;
         });
         // These counters are only ever written under the lock.
         let counting = self.shards.write(pass.shard);
@@ -110,6 +112,6 @@ where
 }
 
 fn departed<K, V>(key: K, entry: Entry<V>, now: Tick) -> Departure<K, V> {
-    let is_dead = entry.deadline.is_dead(now);
+    let is_dead = entry.deadline().is_dead(now);
     entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)
 }

@@ -8,6 +8,15 @@ use std::{
 use super::{Store, window};
 use crate::engine::clock::{Deadline, Now};
 
+/// A live entry, as it was under the lock.
+pub(crate) struct Copied<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+    pub(crate) deadline: Deadline,
+    /// Until when it may live where it is read: later, in a cache whose entries die idle.
+    pub(crate) own: Deadline,
+}
+
 /// How many buckets are looked at under one lock.
 const BUCKETS_AT_ONCE: usize = 256;
 
@@ -42,7 +51,7 @@ where
         &self,
         pass: &mut CopyPass,
         now: &impl Now,
-        copies: &mut Vec<(K, V, Deadline)>,
+        copies: &mut Vec<Copied<K, V>>,
     ) -> bool
     where
         K: Clone,
@@ -61,13 +70,17 @@ where
             pass.generation = generation;
             pass.next = 0;
         }
+        let kept = &shard.beside().kept;
         let begin = Instant::now();
         let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
         while pass.next < end {
-            let entry = window::entry_at(&shard, pass.next);
+            let bucket = pass.next;
             pass.next += 1;
-            if let Some((key, entry)) = entry.filter(|(_, entry)| !entry.deadline.is_dead(now)) {
-                copies.push((key.clone(), entry.value.clone(), entry.deadline));
+            let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
+            let deadline = entry.deadline();
+            if !deadline.is_dead(now) && !kept.is_removed(bucket, deadline) {
+                let own = kept.own(bucket).unwrap_or(deadline);
+                copies.push(Copied { key: key.clone(), value: entry.value.clone(), deadline, own });
                 if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
                     break;
                 }

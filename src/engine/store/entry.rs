@@ -1,15 +1,18 @@
 //! What the store holds of a key, and what leaves it.
 
-#[cfg(feature = "metrics")]
-use std::time::Duration;
-use std::{fmt, mem};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
-use crate::engine::clock::{Deadline, Tick};
+use tokio::time::Instant;
+
+use super::farewell::Farewell;
+use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
 
 /// A value and when it dies: one word more than the value.
 pub(crate) struct Entry<V> {
     pub(crate) value: V,
-    pub(crate) deadline: Deadline,
+    deadline: AtomicDeadline,
 }
 
 /// Why a value left the cache.
@@ -27,6 +30,30 @@ pub enum Cause {
     Replaced,
 }
 
+/// A departure: what left the cache, why and when.
+///
+/// There is exactly one event for each departure whose cause is
+/// [published](crate::Builder::publish), and events of one key come in the order in which they happened.
+///
+/// serde (feature `serde`) writes its fields, the times in seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Event<K, V> {
+    /// The key it had.
+    pub key: K,
+    /// The value that left.
+    pub value: V,
+    /// Why it left.
+    pub cause: Cause,
+    /// When it was to die; `None` for a persistent value. Of a value ended by
+    /// [`expire_now`](crate::Cache::expire_now), the moment of that call.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
+    pub deadline: Option<Instant>,
+    /// When it was seen to leave.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::instant"))]
+    pub at: Instant,
+}
+
 /// What left the store, on its way to the streams.
 pub(crate) struct Departure<K, V> {
     pub(crate) key: K,
@@ -34,11 +61,29 @@ pub(crate) struct Departure<K, V> {
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
+    /// Who waits for it, of whatever cause, and the key by which they were found.
+    pub(crate) farewell: Option<(Arc<Farewell<K, V>>, K)>,
 }
 
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, deadline: Deadline) -> Self {
-        Self { value, deadline }
+        Self { value, deadline: AtomicDeadline::new(deadline) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline.get()
+    }
+
+    #[inline]
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline.set(deadline);
+    }
+
+    /// Puts the deadline off, under the lock for reading.
+    #[inline]
+    pub(crate) fn put_off(&self, to: Deadline) {
+        self.deadline.put_off(to);
     }
 
     /// Puts a new value here; returns what was here. Field by field: the processor waits for an entry that
@@ -46,11 +91,21 @@ impl<V> Entry<V> {
     #[inline]
     pub(crate) fn replace(&mut self, value: V, deadline: Deadline) -> Self {
         let value = mem::replace(&mut self.value, value);
-        Self { value, deadline: mem::replace(&mut self.deadline, deadline) }
+        let before = Self::new(value, self.deadline());
+        self.deadline.set(deadline);
+        before
     }
 
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
-        Departure { key, value: self.value, cause, deadline: self.deadline, at }
+        let deadline = self.deadline();
+        Departure { key, value: self.value, cause, deadline, at, farewell: None }
+    }
+}
+
+impl<K, V> Event<K, V> {
+    /// How long after its deadline the value was seen to leave; `None` where it had none or left before.
+    pub fn lag(&self) -> Option<Duration> {
+        self.at.checked_duration_since(self.deadline?)
     }
 }
 

@@ -54,7 +54,7 @@ where
             let mut locked = self.shards.write(index);
             let (table, beside) = locked.parts();
             let room = Room::new(policy, weigher.is_some(), table.buckets());
-            beside.room = Some(Box::new(room));
+            beside.kept.room = Some(Box::new(room));
         }
         self.bound = Some(Box::new(Bound::new(limit, weigher, true)));
         self
@@ -66,6 +66,12 @@ where
             Some(bound) => bound.used(),
             None => self.len() as u64,
         }
+    }
+
+    /// What a new entry weighs, where entries make room for each other.
+    #[inline]
+    pub(crate) fn weigh(&self, key: &K, value: &V) -> Option<u32> {
+        self.evicting_bound().map(|bound| bound.weigh(key, value))
     }
 
     /// Whether a weigher says what entries weigh, where they make room for each other.
@@ -137,15 +143,20 @@ where
             return None;
         }
         let now = now.tick();
-        let (table, Beside { index, room, .. }) = locked.parts();
+        let (table, Beside { index, kept, asked, .. }) = locked.parts();
         let buckets = table.buckets();
         let (mut freed, mut next) = (0, 0);
+        index.rebase(self.over_at(now));
         let mut nothing_before = index.next_moment(now);
         while dead.is_empty() && next < buckets {
             let Some(start) = index.next_due(next, buckets, now) else { break };
             let taken = |bucket, key, entry: Entry<V>| {
-                freed += left(room, bucket);
-                dead.push(entry.depart(key, Cause::Expired, now));
+                freed += kept.left(bucket);
+                let mut departure = entry.depart(key, Cause::Expired, now);
+                if let Some(asked) = asked {
+                    departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                }
+                dead.push(departure);
             };
             let window = start..buckets.min(start + WINDOW);
             next = window.end;
@@ -185,10 +196,10 @@ where
         while freed < wanted && count < most {
             let may_be_dead = self.is_due(shard, now);
             let (table, beside) = locked.parts();
-            let Some(room) = &mut beside.room else { break };
+            let Some(room) = &mut beside.kept.room else { break };
             let is_dead = |bucket| {
                 let entry = window::entry_at(table, bucket);
-                entry.is_some_and(|(_, entry)| now.is_dead(entry.deadline))
+                entry.is_some_and(|(_, entry)| now.is_dead(entry.deadline()))
             };
             let Some(bucket) = room.choose(spared, may_be_dead, is_dead) else {
                 if beside.old.is_none() {
@@ -201,13 +212,18 @@ where
             };
             let len = table.len();
             let (key, entry) = window::take_at(table, bucket);
-            let is_dead = may_be_dead && now.is_dead(entry.deadline);
-            freed += match is_dead {
-                true => room.left(bucket),
-                false => room.evicted(bucket, self.rehash(&key), len - 1),
+            let is_dead = may_be_dead && now.is_dead(entry.deadline());
+            let is_removed = self.has_removed() && beside.kept.is_removed(bucket, entry.deadline());
+            freed += match is_dead || is_removed {
+                true => beside.kept.left(bucket),
+                false => beside.kept.evicted(bucket, self.rehash(&key), len - 1),
             };
-            let cause = if is_dead { Cause::Expired } else { Cause::Evicted };
-            self.depart(shard, key, entry, cause, now, gone);
+            let cause = match () {
+                () if is_removed => Cause::Removed,
+                () if is_dead => Cause::Expired,
+                () => Cause::Evicted,
+            };
+            self.depart(locked, key, entry, cause, now, gone);
             // The dead weigh nothing, at times, and are in nobody's way.
             count += usize::from(!is_dead);
         }
@@ -266,13 +282,14 @@ where
     /// Counts and records that an entry has left its shard, which is locked.
     pub(super) fn depart(
         &self,
-        shard: usize,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
         key: K,
         entry: Entry<V>,
         cause: Cause,
         now: &impl Now,
         gone: &mut Gone<K, V>,
     ) {
+        let shard = locked.index();
         let departures = &self.notes[shard].departures;
         let count = match cause {
             Cause::Expired => &departures.expired,
@@ -282,10 +299,11 @@ where
         };
         bump(count, 1);
         // Not where nobody wants to hear of it: the time would have to be asked.
-        match self.journal.wants(cause) {
+        match self.journal.wants(cause) || locked.beside().asked.is_some() {
             true => {
-                let departure = self.journal.record(shard, entry.depart(key, cause, now.tick()));
-                gone.keep_departure(departure);
+                let mut departure = entry.depart(key, cause, now.tick());
+                self.bid_farewell(locked.parts().1, &mut departure);
+                gone.keep_departure(self.journal.record(shard, departure));
             }
             false => gone.keep(key, entry.value),
         }
@@ -319,15 +337,4 @@ impl<K, V> Gone<K, V> {
         panics::drop_all(self.first.into_iter().chain(self.more));
         drop(self.key);
     }
-}
-
-/// The entry in this bucket leaves by itself. Returns what it weighed.
-#[inline]
-pub(super) fn left(room: &mut Option<Box<Room>>, bucket: usize) -> u64 {
-    room.as_mut().map_or(1, |room| room.left(bucket))
-}
-
-/// What the entry in this bucket weighs.
-pub(super) fn weight(room: &Option<Box<Room>>, bucket: usize) -> u32 {
-    room.as_ref().map_or(1, |room| room.weight_of(bucket))
 }

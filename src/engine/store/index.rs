@@ -92,8 +92,7 @@ impl Index {
 
     /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where
     /// windows begin or the table ends.
-    pub(super) fn next_due(&mut self, start: usize, end: usize, now: Tick) -> Option<usize> {
-        self.rebase(now);
+    pub(super) fn next_due(&self, start: usize, end: usize, now: Tick) -> Option<usize> {
         let now = self.moment(now.into());
         let (mut window, end) = (start / WINDOW, end.div_ceil(WINDOW));
         while window < end {
@@ -150,7 +149,8 @@ impl Index {
         coded((deadline.order() >> COARSER).saturating_sub(self.base))
     }
 
-    fn rebase(&mut self, now: Tick) {
+    /// Moments are counted from about `now` on.
+    pub(super) fn rebase(&mut self, now: Tick) {
         let ahead = (now.nanoseconds() >> COARSER).saturating_sub(self.base);
         if ahead < BASE_LASTS {
             return;
@@ -231,6 +231,7 @@ mod tests {
                     _ => now += random.random_range(0..scale / 4),
                 }
                 let mut start = 0;
+                index.rebase(at(now));
                 while start < table.buckets() {
                     let due = index.next_due(start, table.buckets(), at(now));
                     let end = due.unwrap_or(table.buckets());

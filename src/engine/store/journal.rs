@@ -113,7 +113,7 @@ impl<K, V> Journal<K, V> {
         departure: Departure<K, V>,
     ) -> Option<Departure<K, V>> {
         let cause = departure.cause;
-        if !self.wants(cause) {
+        if !self.wants(cause) && departure.farewell.is_none() {
             return Some(departure);
         }
         let mut part = self.part_of(shard);
@@ -134,6 +134,8 @@ impl<K, V> Journal<K, V> {
             let count = departures.len();
             part.append(departures);
             self.note(&part, count, cause.bit());
+        } else if departures.iter().any(|departure| departure.farewell.is_some()) {
+            self.record_wanted(shard, departures);
         }
     }
 
@@ -141,7 +143,7 @@ impl<K, V> Journal<K, V> {
     pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
         let mut causes = 0;
         let wanted = departures.extract_if(.., |departure| {
-            let is_wanted = self.wants(departure.cause);
+            let is_wanted = self.wants(departure.cause) || departure.farewell.is_some();
             causes |= if is_wanted { departure.cause.bit() } else { 0 };
             is_wanted
         });

@@ -1,12 +1,12 @@
 //! A table from which entries move to a smaller one.
 
-use super::{room::Marks, window::Table};
+use super::{kept::KeptMarks, window::Table};
 
 /// A table that was too large, and what has not moved from it yet.
 pub(super) struct OldTable<K, V> {
     pub(super) table: Table<K, V>,
-    /// What was known of its entries, where they make room for each other.
-    pub(super) marks: Option<Marks>,
+    /// What was kept of its entries.
+    pub(super) marks: KeptMarks,
     /// The bucket from which on nothing has moved.
     pub(super) next: usize,
 }

@@ -1,10 +1,11 @@
 //! What looks a key up, and lets it leave where it is dead.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     iter,
 };
+
+use equivalent::Equivalent;
 
 use super::{
     Beside, Location, Store,
@@ -12,6 +13,14 @@ use super::{
     window::{self, Reading, Table},
 };
 use crate::engine::clock::{Deadline, Now};
+
+/// Where an entry is.
+struct Found<'a, V> {
+    bucket: usize,
+    /// Whether it has not come to the present table yet.
+    is_old: bool,
+    entry: &'a Entry<V>,
+}
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -22,92 +31,141 @@ where
     #[inline]
     pub(crate) fn get<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.evicting_bound().is_some() {
-            return self.get_bounded(key, now);
+        if self.minds_reads() {
+            return self.get_minded(key, now).map(|(value, _)| value);
         }
         let found = self.read(key, now, |entry| entry.value.clone());
         self.reads.count(found.is_some());
         found
     }
 
-    /// As [`get`](Self::get); and who is read is worth keeping.
-    #[inline]
-    fn get_bounded<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
+    /// As [`get`](Self::get), with the deadline.
+    pub(crate) fn get_with_deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        if self.minds_reads() {
+            return self.get_minded(key, now);
+        }
+        let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
+        self.reads.count(found.is_some());
+        found
+    }
+
+    /// A clone of the live value, which is not read for that.
+    pub(crate) fn peek<Q>(&self, key: &Q, now: &impl Now) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        self.read(key, now, |entry| entry.value.clone())
+    }
+
+    /// A clone of a value that is dead and lingers, with when it died.
+    pub(crate) fn get_stale<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        let Location { hash, index } = self.place(key);
+        let shard = self.shards.read(index);
+        let found = shard.find_at(hash, key)?;
+        let deadline = found.entry.deadline();
+        let is_stale = now.is_dead(deadline) && !self.is_over(deadline, now);
+        let is_wanted = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
+        is_wanted.then(|| (found.entry.value.clone(), deadline))
+    }
+
+    /// Whether it matters to somebody that an entry is read.
+    #[inline(always)]
+    pub(super) fn minds_reads(&self) -> bool {
+        self.evicting_bound().is_some() || self.idle.is_some()
+    }
+
+    /// As [`get`](Self::get); and who is read is worth keeping, and lives on.
+    #[inline]
+    fn get_minded<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
         let place @ Location { hash, index } = self.place(key);
+        self.let_removed_leave(place, key, now);
         let shard = self.shards.read(index);
-        let Some(room) = &shard.beside().room else { unreachable!("entries make room here") };
-        let found = shard.find_bucket(hash, key);
-        let value = match found {
-            Some((bucket, entry)) if !now.is_dead(entry.deadline) => {
-                if let Some(bucket) = bucket {
-                    room.touch(bucket);
-                }
-                Some(entry.value.clone())
+        let Some(found) = shard.find_at(hash, key) else {
+            let room = shard.beside().kept.room.as_ref();
+            if room.is_some_and(|room| room.was_evicted_lately(hash)) {
+                self.reads.count_evicted();
             }
-            Some(_) => None,
-            None => {
-                if room.was_evicted_lately(hash) {
-                    self.reads.count_evicted();
-                }
-                None
-            }
+            self.reads.count(false);
+            return None;
         };
-        let is_dead = found.is_some() && value.is_none();
-        drop(shard);
-        if is_dead {
-            self.expire_dead(place, key, now);
+        if now.is_dead(found.entry.deadline()) {
+            let deadline = found.entry.deadline();
+            drop(shard);
+            self.found_dead(place, key, deadline, now);
+            self.reads.count(false);
+            return None;
         }
-        self.reads.count(value.is_some());
-        value
+        // Before the clone: that of an `Arc` has the processor wait for all that was read before.
+        let own = shard.own(&found);
+        if !found.is_old {
+            shard.beside().kept.touch(found.bucket);
+        }
+        if let Some(own) = own {
+            found.entry.put_off(self.until_idle(own, now));
+        }
+        let value = found.entry.value.clone();
+        let deadline = found.entry.deadline();
+        drop(shard);
+        self.reads.count(true);
+        Some((value, deadline))
     }
 
     /// The live entry's deadline. A dead one is expired on the way.
     pub(crate) fn deadline<Q>(&self, key: &Q, now: &impl Now) -> Option<Deadline>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(key, now, |entry| entry.deadline)
+        self.read(key, now, Entry::deadline)
     }
 
     #[inline]
     fn read<Q, R>(&self, key: &Q, now: &impl Now, what: impl FnOnce(&Entry<V>) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
+        self.let_removed_leave(place, key, now);
         let shard = self.shards.read(index);
         let entry = shard.find(hash, key)?;
-        if !now.is_dead(entry.deadline) {
+        let deadline = entry.deadline();
+        if !now.is_dead(deadline) {
             return Some(what(entry));
         }
         drop(shard);
-        self.expire_dead(place, key, now);
+        self.found_dead(place, key, deadline, now);
         None
     }
 
-    /// Expires what a reader found dead, unless a writer was there first.
+    /// Expires what a reader found dead, unless it lingers, or a writer was there first.
     #[cold]
-    fn expire_dead<Q>(&self, place: Location, key: &Q, now: &impl Now)
+    pub(super) fn found_dead<Q>(&self, place: Location, key: &Q, deadline: Deadline, now: &impl Now)
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
+        if !self.is_over(deadline, now) {
+            return;
+        }
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
         let (table, _) = locked.parts();
         // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(table, place.hash, |k| k.borrow() == key);
-        let dead = found.filter(|(_, entry)| now.is_dead(entry.deadline));
+        let found = window::find(table, place.hash, |k| key.equivalent(k));
+        let dead = found.filter(|(_, entry)| self.is_over(entry.deadline(), now));
         if let Some((bucket, _)) = dead {
             self.expire_found(locked, place.index, bucket, now);
         }
@@ -129,31 +187,46 @@ impl<K, V> Reading<'_, K, V, Beside<K, V>> {
     #[inline]
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
-        let mut found = self.get(hash, |(k, _)| k.borrow() == key);
+        let mut found = self.get(hash, |(k, _)| key.equivalent(k));
         if found.is_none()
             && let Some(old) = &self.beside().old
         {
-            found = old.table.get(hash, |(k, _)| k.borrow() == key);
+            found = old.table.get(hash, |(k, _)| key.equivalent(k));
         }
         found.map(|(_, entry)| entry.get())
     }
 
-    /// As [`find`](Self::find), with the bucket; none where it has not come to the present table yet.
+    /// As [`find`](Self::find), with where it is.
     #[inline]
-    fn find_bucket<Q>(&self, hash: u64, key: &Q) -> Option<(Option<usize>, &Entry<V>)>
+    fn find_at<Q>(&self, hash: u64, key: &Q) -> Option<Found<'_, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
-        if let Some((bucket, entry)) = window::find_shared(self, hash, |k| k.borrow() == key) {
-            return Some((Some(bucket), entry));
+        if let Some((bucket, entry)) = window::find_shared(self, hash, |k| key.equivalent(k)) {
+            return Some(Found { bucket, is_old: false, entry });
         }
         let old = self.beside().old.as_ref()?;
-        let (_, entry) = window::find_shared(&old.table, hash, |k| k.borrow() == key)?;
-        Some((None, entry))
+        let (bucket, entry) = window::find_shared(&old.table, hash, |k| key.equivalent(k))?;
+        Some(Found { bucket, is_old: true, entry })
+    }
+
+    /// Until when it may live, however often it is read; none where that is all there is to it.
+    #[inline]
+    fn own(&self, found: &Found<'_, V>) -> Option<Deadline> {
+        match (&self.beside().old, found.is_old) {
+            (Some(old), true) => old.marks.own(found.bucket),
+            _ => self.beside().kept.own(found.bucket),
+        }
+    }
+
+    /// Whether it was removed by one of its tags before `deadline`.
+    fn is_removed(&self, found: &Found<'_, V>, deadline: Deadline) -> bool {
+        match (&self.beside().old, found.is_old) {
+            (Some(old), true) => old.marks.is_removed(found.bucket, deadline),
+            _ => self.beside().kept.is_removed(found.bucket, deadline),
+        }
     }
 }

@@ -20,6 +20,7 @@ where
         K: Clone,
         V: Clone,
     {
+        self.remove_tagged_of(index, now);
         // Made before the lock, so that it is dropped after it where a clone panics.
         let mut live = Vec::new();
         let shard = self.shards.read(index);
@@ -27,8 +28,8 @@ where
         live.reserve(shard.resident());
         for table in shard.tables() {
             window::look(table, |key, entry| {
-                if !entry.deadline.is_dead(now) {
-                    live.push((key.clone(), entry.value.clone(), entry.deadline));
+                if !entry.deadline().is_dead(now) {
+                    live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
             });
         }
@@ -49,11 +50,12 @@ where
     pub(crate) fn live_len(&self, now: &impl Now) -> usize {
         let mut live = 0;
         for index in 0..self.shard_count() {
+            self.remove_tagged_of(index, now);
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
                 window::look(table, |_, entry| {
-                    live += usize::from(!entry.deadline.is_dead(now));
+                    live += usize::from(!entry.deadline().is_dead(now));
                 });
             }
         }

@@ -62,7 +62,7 @@ where
         mem::swap(table, &mut other);
         beside.index.clear();
         beside.entries_moved(table);
-        let marks = beside.room.as_mut().map(|room| room.resize(table.buckets()));
+        let marks = beside.kept.resize(table.buckets());
         if !other.is_empty() {
             beside.index.all_due();
             beside.old = Some(OldTable { table: mem::take(&mut other), marks, next: 0 });
@@ -128,10 +128,9 @@ where
         entry: Entry<V>,
     ) {
         let to = self.insert(locked, place, key, entry);
-        let (_, Beside { room, old, .. }) = locked.parts();
-        let marks = old.as_ref().and_then(|old| old.marks.as_ref());
-        if let (Some(room), Some(marks)) = (room, marks) {
-            room.relocate(marks, from, to);
+        let (_, Beside { kept, old, .. }) = locked.parts();
+        if let Some(old) = old {
+            kept.relocate(&mut old.marks, from, to);
         }
     }
 }

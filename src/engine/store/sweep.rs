@@ -9,7 +9,6 @@ use super::{
     Beside, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    evict,
     window::{self, Locked, WINDOW},
 };
 use crate::engine::{
@@ -84,7 +83,8 @@ where
         }
         // Read under the lock, so that the stamps of a key never go back.
         let now = now.tick();
-        let (table, Beside { index, room: kept, cursor, moved, .. }) = locked.parts();
+        let over = self.over_at(now);
+        let (table, Beside { index, kept, asked, cursor, moved, .. }) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
             visit.left = Some(0);
@@ -104,10 +104,11 @@ where
         let mut left = left.next_multiple_of(WINDOW).min(buckets);
         let mut report = WindowReport::default();
         let before = dead.len();
+        index.rebase(over);
         let (mut windows, mut freed) = (0, 0);
         while left > 0 && windows < WINDOWS_AT_ONCE {
             let end = buckets.min(*cursor + left);
-            let Some(start) = index.next_due(*cursor, end, now) else {
+            let Some(start) = index.next_due(*cursor, end, over) else {
                 left -= end - *cursor;
                 *cursor = end % buckets;
                 continue;
@@ -115,11 +116,16 @@ where
             windows += 1;
             let room = room - (dead.len() - before);
             let taken = |bucket, key, entry: Entry<V>| {
-                freed += evict::left(kept, bucket);
-                dead.push(entry.depart(key, Cause::Expired, now));
+                freed += kept.left(bucket);
+                let mut departure = entry.depart(key, Cause::Expired, now);
+                if let Some(asked) = asked {
+                    departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                }
+                dead.push(departure);
             };
             let end = buckets.min(start + WINDOW);
-            let (looked_at, stop, soonest) = window::take_dead(table, start..end, room, now, taken);
+            let (looked_at, stop, soonest) =
+                window::take_dead(table, start..end, room, over, taken);
             report.looked_at += looked_at;
             left -= start - *cursor;
             *cursor = start;

@@ -54,6 +54,7 @@ pub(super) struct Reading<'a, K, V, B> {
 
 /// A shard that is locked for writing.
 pub(super) struct Locked<'a, K, V, B> {
+    index: usize,
     table: RwLockWriteGuard<'a, Table<K, V>>,
     /// That of the same shard: [`Shards::locked`] is the only place that puts the two together.
     beside: &'a Beside<B>,
@@ -122,7 +123,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         index: usize,
         table: RwLockWriteGuard<'a, Table<K, V>>,
     ) -> Locked<'a, K, V, B> {
-        Locked { table, beside: &self.beside[index] }
+        Locked { index, table, beside: &self.beside[index] }
     }
 }
 
@@ -145,6 +146,12 @@ impl<K, V, B> Deref for Reading<'_, K, V, B> {
 }
 
 impl<K, V, B> Locked<'_, K, V, B> {
+    /// Which shard it is.
+    #[inline]
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
     /// What else the lock guards.
     #[inline]
     pub(super) fn beside(&self) -> &B {
@@ -211,6 +218,33 @@ pub(super) fn find_shared<K, V>(
     // SAFETY: it is full, and the table is borrowed as long as the entry is.
     let (_, entry) = unsafe { bucket.as_ref() };
     Some((index, entry.get()))
+}
+
+/// Has the first of the table's own bytes fetched among which this hash is looked for.
+pub(super) fn prefetch_group<K, V>(table: &Table<K, V>, hash: u64) {
+    // They begin where the entries end.
+    let group = table.data_end().as_ptr().cast::<u8>();
+    prefetch(group.wrapping_add(hash as usize & (table.buckets() - 1)));
+}
+
+/// Has the entries fetched that may be of this hash.
+pub(super) fn prefetch_entry<K, V>(table: &Table<K, V>, hash: u64) {
+    table.get(hash, |entry| {
+        prefetch((&raw const *entry).cast());
+        false
+    });
+}
+
+#[inline]
+fn prefetch(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse"))]
+    // SAFETY: to prefetch reads nothing, whatever the address; and it is there wherever this is compiled.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse")))]
+    let _ = at;
 }
 
 /// Whether bucket `index` holds an entry.
@@ -331,9 +365,9 @@ pub(super) fn take_dead<K, V>(
 ) -> (usize, usize, Deadline) {
     let mut soonest = Deadline::PERSISTENT;
     let leaves = |entry: &Entry<V>| {
-        let is_dead = entry.deadline.is_dead(now);
-        if !is_dead && soonest.is_later_than(entry.deadline) {
-            soonest = entry.deadline;
+        let is_dead = entry.deadline().is_dead(now);
+        if !is_dead && soonest.is_later_than(entry.deadline()) {
+            soonest = entry.deadline();
         }
         is_dead
     };

@@ -1,18 +1,39 @@
 //! What changes the entry of one key.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
+    sync::Arc,
 };
 
+use equivalent::Equivalent;
+use tokio::sync::Notify;
+
 use super::{
-    Location, Store,
+    Beside, Location, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    window,
-    write_bounded::IfLive,
+    tags::TagSet,
+    window::{self, Locked},
 };
 use crate::engine::clock::{Deadline, Now};
+
+/// What is to become of a key, decided under the lock of its shard.
+pub(crate) enum Decision<V> {
+    /// All stays as it is.
+    Leave,
+    /// This value, which may live until then.
+    Put(V, Deadline),
+    Remove,
+}
+
+/// What came of it.
+pub(crate) enum Written<V> {
+    Left,
+    /// The value is there, in place of this live one.
+    Put(Option<V>),
+    /// This was live.
+    Removed(Option<V>),
+}
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -27,16 +48,13 @@ where
         deadline: impl FnOnce(&V) -> Deadline,
     ) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let found = self.update(key, now, |entry| {
-            // In this order, so that what panics leaves nothing to be dropped under the lock.
-            let deadline = deadline(&entry.value);
-            let value = entry.value.clone();
-            entry.deadline = deadline;
-            value
+        // In this order, so that what panics leaves nothing to be dropped under the lock.
+        let found = self.update(key, now, |value, _| {
+            let deadline = deadline(value);
+            (value.clone(), deadline)
         });
         self.reads.count(found.is_some());
         found
@@ -44,6 +62,7 @@ where
 
     /// Puts `value` at `key`; its deadline follows from that of the live value there, if any.
     /// Returns the live value that it replaced.
+    #[inline]
     pub(crate) fn set(
         &self,
         key: K,
@@ -54,32 +73,114 @@ where
     where
         V: Clone,
     {
+        match self.put(key, value, None, now, |kept| Some(deadline(kept))) {
+            Written::Put(replaced) => replaced,
+            Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
+        }
+    }
+
+    /// Puts `value` at `key` where no live value is; tells whether it did.
+    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool
+    where
+        V: Clone,
+    {
+        let decide = |kept: Option<Deadline>| kept.is_none().then_some(deadline);
+        matches!(self.put(key, value, None, now, decide), Written::Put(_))
+    }
+
+    /// Puts `value` at `key`, with these tags. `decide` says under the lock, by the deadline of the live value there,
+    /// until when it may live; or, where it says nothing, all is left as it is.
+    #[inline]
+    pub(crate) fn put(
+        &self,
+        key: K,
+        value: V,
+        tags: Option<TagSet>,
+        now: &impl Now,
+        decide: impl FnOnce(Option<Deadline>) -> Option<Deadline>,
+    ) -> Written<V>
+    where
+        V: Clone,
+    {
+        // Before any lock: it is the user's.
+        let weight = self.weigh(&key, &value);
+        // Out here, so that what is not put is dropped after the lock.
+        let mut value = Some(value);
+        self.decide(key, weight, tags, now, |live| {
+            let until = decide(live.map(|(_, deadline)| deadline));
+            match until.and_then(|until| Some((value.take()?, until))) {
+                Some((value, until)) => Decision::Put(value, until),
+                None => Decision::Leave,
+            }
+        })
+    }
+
+    /// Does what `decide` says of the live value and its deadline, under the lock. A new value weighs `weight`, where
+    /// that is known before; else it is weighed there. A dead one is expired on the way.
+    #[inline]
+    pub(crate) fn decide(
+        &self,
+        key: K,
+        weight: Option<u32>,
+        tags: Option<TagSet>,
+        now: &impl Now,
+        decide: impl FnOnce(Option<(&V, Deadline)>) -> Decision<V>,
+    ) -> Written<V>
+    where
+        V: Clone,
+    {
         if let Some(bound) = self.evicting_bound() {
-            let written = self.write_bounded(bound, key, value, now, deadline, IfLive::Replace);
-            return written.flatten();
+            return self.decide_bounded(bound, key, weight, tags, now, decide);
         }
         let place @ Location { hash, index } = self.place(&key);
+        self.let_removed_leave(place, &key, now);
         let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
         // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
-            self.insert(&mut locked, place, key, Entry::new(value, deadline(None)));
-            return None;
+            let Decision::Put(value, own) = decide(None) else {
+                // Unlocked by hand: `key` is dropped at the end of this call.
+                drop(locked);
+                return Written::Left;
+            };
+            beside.overtake(hash, &key);
+            let comers = beside.comers(hash);
+            let entry = Entry::new(value, self.until(own, now));
+            let bucket = self.insert(&mut locked, place, key, entry);
+            self.written(locked.parts().1, bucket, own, tags);
+            drop(locked);
+            tell(comers);
+            return Written::Put(None);
         };
-        if now.is_dead(entry.deadline) {
-            // A dead value is none: the new one gets what a new key gets, and the old one leaves as expired before
-            // anybody hears of the new.
-            let fresh = deadline(None);
-            let old = entry.replace(value, fresh);
-            self.note(beside, index, bucket, fresh);
-            self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-            return None;
-        }
+        let is_dead = now.is_dead(entry.deadline());
+        let own = || beside.kept.own(bucket).unwrap_or_else(|| entry.deadline());
+        let (value, own) = match decide((!is_dead).then(|| (&entry.value, own()))) {
+            Decision::Put(value, own) => (value, own),
+            Decision::Remove => {
+                beside.overtake(hash, &key);
+                let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
+                return Written::Removed(removed);
+            }
+            Decision::Leave => {
+                drop(locked);
+                return Written::Left;
+            }
+        };
+        let fresh = self.until(own, now);
+        let comers = beside.comers(hash);
+        let hears = self.journal.wants(Cause::Replaced) || beside.has_leavers(hash, &key);
         // Cloned first: a clone that panics then changes nothing.
-        let copy = self.journal.wants(Cause::Replaced).then(|| entry.value.clone());
-        let fresh = deadline(Some(entry.deadline));
+        let copy = (!is_dead && hears).then(|| entry.value.clone());
         let old = entry.replace(value, fresh);
+        beside.overtake(hash, &key);
         self.note(beside, index, bucket, fresh);
+        self.written(beside, bucket, own, tags);
+        if is_dead {
+            // A dead value is none: the old one leaves as expired before anybody hears of the new.
+            self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
+            tell(comers);
+            return Written::Put(None);
+        }
         bump(&self.notes[index].departures.replaced, 1);
         match copy {
             // The key that is in the map stays, and the caller's goes: it is theirs to drop, so after the lock.
@@ -88,41 +189,16 @@ where
                 drop(key);
             }
             Some(copy) => {
-                let copy = Entry::new(copy, old.deadline);
-                let unwanted =
-                    self.journal.record(index, copy.depart(key, Cause::Replaced, now.tick()));
+                let copy = Entry::new(copy, old.deadline());
+                let mut departure = copy.depart(key, Cause::Replaced, now.tick());
+                self.bid_farewell(locked.parts().1, &mut departure);
+                let unwanted = self.journal.record(index, departure);
                 drop(locked);
                 drop(unwanted);
             }
         }
-        Some(old.value)
-    }
-
-    /// Puts `value` at `key` where no live value is; tells whether it did.
-    pub(crate) fn set_nx(&self, key: K, value: V, now: &impl Now, deadline: Deadline) -> bool
-    where
-        V: Clone,
-    {
-        if let Some(bound) = self.evicting_bound() {
-            let leave = IfLive::Leave;
-            return self.write_bounded(bound, key, value, now, |_| deadline, leave).is_some();
-        }
-        let place @ Location { hash, index } = self.place(&key);
-        let mut locked = self.write(place, |k, _| *k == key);
-        let (table, beside) = locked.parts();
-        let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
-            self.insert(&mut locked, place, key, Entry::new(value, deadline));
-            return true;
-        };
-        // Unlocked by hand: `key` and `value` are dropped at the end of this call.
-        if !now.is_dead(entry.deadline) {
-            drop(locked);
-            return false;
-        }
-        let old = entry.replace(value, deadline);
-        self.note(beside, index, bucket, deadline);
-        self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-        true
+        tell(comers);
+        Written::Put(Some(old.value))
     }
 
     /// Calls `change` with the live value, under its shard's lock, as does what weighs it then. A dead one is expired on
@@ -134,67 +210,98 @@ where
         change: impl FnOnce(&mut V) -> R,
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         match self.evicting_bound() {
             Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.update(key, now, |entry| change(&mut entry.value)),
+            None => self.update(key, now, |value, deadline| (change(value), deadline)),
         }
     }
 
-    /// Calls `change` with the live entry but for its value, under its shard's lock. A dead one is expired on the way.
+    /// Calls `change` with the live value and its deadline, which it may change, under its shard's lock. A dead one is
+    /// expired on the way.
     pub(crate) fn update<Q, R>(
         &self,
         key: &Q,
         now: &impl Now,
-        change: impl FnOnce(&mut Entry<V>) -> R,
+        change: impl FnOnce(&mut V, Deadline) -> (R, Deadline),
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
+        self.let_removed_leave(place, key, now);
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
         let (table, beside) = locked.parts();
-        let (bucket, entry) = window::find(table, hash, |k| k.borrow() == key)?;
-        if !now.is_dead(entry.deadline) {
-            let changed = change(entry);
-            let deadline = entry.deadline;
-            if let Some(room) = &beside.room {
-                room.touch(bucket);
+        let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
+        if now.is_dead(entry.deadline()) {
+            if self.is_over(entry.deadline(), now) {
+                self.expire_found(locked, index, bucket, now);
             }
-            self.note(beside, index, bucket, deadline);
-            return Some(changed);
+            return None;
         }
-        self.expire_found(locked, index, bucket, now);
-        None
+        let before = entry.deadline();
+        let own = beside.kept.own(bucket);
+        let (changed, deadline) = change(&mut entry.value, own.unwrap_or(before));
+        let fresh = match own {
+            // What was not given another deadline does not live longer for that.
+            Some(own) if own == deadline => before,
+            _ => self.until(deadline, now),
+        };
+        entry.set_deadline(fresh);
+        beside.kept.set_own(bucket, deadline);
+        beside.kept.touch(bucket);
+        self.note(beside, index, bucket, fresh);
+        Some(changed)
     }
 
     /// Takes the live value out. A dead one is expired on the way.
     pub(crate) fn remove<Q>(&self, key: &Q, now: &impl Now, cause: Cause) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
         let place @ Location { hash, index } = self.place(key);
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
-        let (table, _) = locked.parts();
-        let (bucket, entry) = window::find(table, hash, |k| k.borrow() == key)?;
-        if now.is_dead(entry.deadline) {
+        self.let_removed_leave(place, key, now);
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let (table, beside) = locked.parts();
+        beside.overtake(hash, key);
+        let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
+        self.remove_found(locked, index, bucket, now, cause)
+    }
+
+    /// Takes out what was found in this bucket, which is its live value; a dead one is expired.
+    pub(super) fn remove_found(
+        &self,
+        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        index: usize,
+        bucket: usize,
+        now: &impl Now,
+        cause: Cause,
+    ) -> Option<V>
+    where
+        V: Clone,
+    {
+        let (table, beside) = locked.parts();
+        let found = window::entry_at(table, bucket);
+        let (key, entry) = found.expect("what was just found is there");
+        if now.is_dead(entry.deadline()) {
             self.expire_found(locked, index, bucket, now);
             return None;
         }
         // Cloned first: a clone that panics then changes nothing.
-        let copy = self.journal.wants(cause).then(|| entry.value.clone());
+        let hears = self.journal.wants(cause)
+            || beside.asked.is_some() && beside.has_leavers(self.rehash(key), key);
+        let copy = hears.then(|| entry.value.clone());
         let (key, entry) = self.take_out(&mut locked, bucket);
         let rest = match copy {
             Some(value) => {
                 let at = now.tick();
                 // What `expire_now` ends has its deadline now.
-                let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline };
-                Err(self.journal.record(index, Departure { key, value, cause, deadline, at }))
+                let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline() };
+                let mut departure = Departure { key, value, cause, deadline, at, farewell: None };
+                self.bid_farewell(locked.parts().1, &mut departure);
+                Err(self.journal.record(index, departure))
             }
             None => Ok(key),
         };
@@ -203,5 +310,13 @@ where
         drop(locked);
         drop(rest);
         Some(entry.value)
+    }
+}
+
+/// There is a value now. Out of the lock: a waker is somebody's code.
+#[inline]
+pub(super) fn tell(comers: Option<Arc<Notify>>) {
+    if let Some(comers) = comers {
+        comers.notify_waiters();
     }
 }

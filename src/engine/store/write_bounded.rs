@@ -3,87 +3,105 @@
 //! Who leaves does so before the new one comes, under the same lock, so that nothing is seen above the bound where the
 //! shard has enough to give.
 
-use std::{
-    borrow::Borrow,
-    hash::{BuildHasher, Hash},
-};
+use std::hash::{BuildHasher, Hash};
+
+use equivalent::Equivalent;
 
 use super::{
     Beside, Location, Store,
     bound::Bound,
     counters::bump,
     entry::{Cause, Entry},
-    evict::{self, Gone},
+    evict::Gone,
+    tags::TagSet,
     window::{self, Locked},
+    write::{Decision, Written, tell},
 };
 use crate::engine::clock::{Deadline, Now};
-
-/// What [`Store::write_bounded`] may do where a live value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfLive {
-    Replace,
-    Leave,
-}
 
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Puts `value` at `key`; its deadline follows from that of the live value there, if any. Returns that value where
-    /// it was replaced; or nothing at all where it was to be left.
-    pub(super) fn write_bounded(
+    /// See [`Store::decide`].
+    pub(super) fn decide_bounded(
         &self,
         bound: &Bound<K, V>,
         key: K,
-        value: V,
+        weight: Option<u32>,
+        tags: Option<TagSet>,
         now: &impl Now,
-        deadline: impl FnOnce(Option<Deadline>) -> Deadline,
-        if_live: IfLive,
-    ) -> Option<Option<V>>
+        decide: impl FnOnce(Option<(&V, Deadline)>) -> Decision<V>,
+    ) -> Written<V>
     where
         V: Clone,
     {
-        // Before any lock: it is the user's.
-        let weight = bound.weigh(&key, &value);
         let place @ Location { hash, index } = self.place(&key);
-        self.free_dead(bound, u64::from(weight), now);
+        self.free_dead(bound, u64::from(weight.unwrap_or(1)), now);
+        self.let_removed_leave(place, &key, now);
         let mut gone = Gone::new();
         let mut locked = self.write(place, |k, _| *k == key);
-        let is_too_heavy = u64::from(weight) > bound.limit();
         let (mut replaced, mut kept) = (None, None);
-        let found = window::find(locked.parts().0, hash, |k| *k == key);
-        if let Some((bucket, Entry { deadline: old, .. })) = found {
-            if now.is_dead(*old) {
-                let (key, old) = self.take_out(&mut locked, bucket);
-                self.depart(index, key, old, Cause::Expired, now, &mut gone);
-            } else if if_live == IfLive::Leave {
-                // Unlocked by hand: `key` and `value` are dropped at the end of this call.
-                drop(locked);
-                return None;
+        let (table, beside) = locked.parts();
+        let found = window::find(table, hash, |k| *k == key);
+        let (mut dead, mut live) = (None, None);
+        if let Some((bucket, entry)) = found {
+            if now.is_dead(entry.deadline()) {
+                dead = Some(bucket);
             } else {
-                kept = Some((bucket, *old));
+                kept = Some((bucket, entry.deadline()));
+                let own = beside.kept.own(bucket);
+                live = Some((&entry.value, own.unwrap_or_else(|| entry.deadline())));
             }
         }
-        let fresh = deadline(kept.map(|(_, deadline)| deadline));
+        let (value, own) = match decide(live) {
+            Decision::Put(value, own) => (value, own),
+            Decision::Remove => {
+                beside.overtake(hash, &key);
+                let Some(bucket) = dead.or(kept.map(|(bucket, _)| bucket)) else {
+                    // Unlocked by hand: `key` is dropped at the end of this call.
+                    drop(locked);
+                    return Written::Left;
+                };
+                let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
+                return Written::Removed(removed);
+            }
+            Decision::Leave => {
+                drop(locked);
+                return Written::Left;
+            }
+        };
+        let weight = weight.unwrap_or_else(|| bound.weigh(&key, &value));
+        let is_too_heavy = u64::from(weight) > bound.limit();
+        beside.overtake(hash, &key);
+        let comers = beside.comers(hash);
+        if let Some(bucket) = dead {
+            let (key, old) = self.take_out(&mut locked, bucket);
+            self.depart(&mut locked, key, old, Cause::Expired, now, &mut gone);
+        }
+        let fresh = self.until(own, now);
         if let Some((bucket, deadline)) = kept {
             let (table, beside) = locked.parts();
             let (_, entry) = window::find(table, hash, |k| *k == key).expect("it was just found");
             // Cloned first: a clone that panics then changes nothing.
             let copy = || Entry::new(entry.value.clone(), deadline);
-            let copy = self.journal.wants(Cause::Replaced).then(copy);
-            let more = weight.saturating_sub(evict::weight(&beside.room, bucket));
+            let hears = self.journal.wants(Cause::Replaced) || beside.has_leavers(hash, &key);
+            let copy = hears.then(copy);
+            let more = weight.saturating_sub(beside.kept.weight(bucket));
             let stays =
                 !is_too_heavy && (bound.excess_of(u64::from(more)) == 0 || !now.is_dead(fresh));
             if stays {
                 let old = entry.replace(value, fresh);
                 self.note(beside, index, bucket, fresh);
-                self.replaced(index, copy, key, now, &mut gone);
+                self.written(beside, bucket, own, tags);
+                self.replaced(&mut locked, copy, key, now, &mut gone);
                 self.weigh_anew(bound, locked, place, bucket, weight, now, gone);
-                return Some(Some(old.value));
+                tell(comers);
+                return Written::Put(Some(old.value));
             }
             let (kept_key, old) = self.take_out(&mut locked, bucket);
-            self.replaced(index, copy, kept_key, now, &mut gone);
+            self.replaced(&mut locked, copy, kept_key, now, &mut gone);
             replaced = Some(old.value);
         }
         let entry = Entry::new(value, fresh);
@@ -91,28 +109,32 @@ where
         let leaves_at_once = match () {
             () if is_too_heavy => Some(Cause::Evicted),
             // Nobody living makes room for the dead.
-            () if excess > 0 && now.is_dead(entry.deadline) => Some(Cause::Expired),
+            () if excess > 0 && now.is_dead(entry.deadline()) => Some(Cause::Expired),
             () => None,
         };
         if let Some(cause) = leaves_at_once {
-            self.depart(index, key, entry, cause, now, &mut gone);
+            self.depart(&mut locked, key, entry, cause, now, &mut gone);
             drop(locked);
             gone.drop_all();
-            return Some(replaced);
+            return Written::Put(replaced);
         }
         let freed = match excess {
             0 => 0,
+            // They leave first: see `pay`.
+            _ if bound.may_be_dead(now) => 0,
             _ => self.evict(&mut locked, index, excess, None, now, &mut gone),
         };
         let bucket = self.insert(&mut locked, place, key, entry);
         let (table, beside) = locked.parts();
         let len = table.len();
-        if let Some(room) = &mut beside.room {
+        if let Some(room) = &mut beside.kept.room {
             room.put(bucket, hash, weight, len);
         }
+        self.written(beside, bucket, own, tags);
         let owed = bound.exchange(u64::from(weight), freed);
         self.pay(bound, locked, place, bucket, owed, now, gone);
-        Some(replaced)
+        tell(comers);
+        Written::Put(replaced)
     }
 
     /// Calls `change` with the live value, under its shard's lock, and weighs it again there. A dead one is expired on
@@ -125,14 +147,16 @@ where
         change: impl FnOnce(&mut V) -> R,
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        let mut locked = self.write(place, |k, _| k.borrow() == key);
-        let (bucket, entry) = window::find(locked.parts().0, hash, |k| k.borrow() == key)?;
-        if now.is_dead(entry.deadline) {
-            self.expire_found(locked, index, bucket, now);
+        self.let_removed_leave(place, key, now);
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
+        if now.is_dead(entry.deadline()) {
+            if self.is_over(entry.deadline(), now) {
+                self.expire_found(locked, index, bucket, now);
+            }
             return None;
         }
         let changed = change(&mut entry.value);
@@ -142,7 +166,7 @@ where
         let mut gone = Gone::new();
         if u64::from(weight) > bound.limit() {
             let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(index, key, entry, Cause::Evicted, now, &mut gone);
+            self.depart(&mut locked, key, entry, Cause::Evicted, now, &mut gone);
             drop(locked);
             gone.drop_all();
         } else {
@@ -154,16 +178,16 @@ where
     /// Counts, and records where somebody wants to hear of it, that a value was replaced.
     fn replaced(
         &self,
-        shard: usize,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
         copy: Option<Entry<V>>,
         key: K,
         now: &impl Now,
         gone: &mut Gone<K, V>,
     ) {
         match copy {
-            Some(copy) => self.depart(shard, key, copy, Cause::Replaced, now, gone),
+            Some(copy) => self.depart(locked, key, copy, Cause::Replaced, now, gone),
             None => {
-                bump(&self.notes[shard].departures.replaced, 1);
+                bump(&self.notes[locked.index()].departures.replaced, 1);
                 gone.keep_key(key);
             }
         }
@@ -182,7 +206,7 @@ where
         gone: Gone<K, V>,
     ) {
         let mut owed = 0;
-        if let Some(room) = &mut locked.parts().1.room {
+        if let Some(room) = &mut locked.parts().1.kept.room {
             room.touch(bucket);
             if bound.has_weigher() {
                 owed = bound.exchange(u64::from(weight), room.weigh(bucket, weight));

@@ -18,7 +18,7 @@ use crate::engine::{
     event::Publisher,
     panics,
     state::SharedState,
-    store::{Departure, Patience, ShardPass, Store},
+    store::{Departure, Patience, ShardPass, Store, TagPass},
 };
 
 /// How often a locked shard is come back to before the sweeper keeps those out who come to read.
@@ -34,6 +34,9 @@ const YIELD_AFTER: u64 = 8_192;
 
 /// What one costs that expires (it is moved, told of and dropped) or moves to another table, in entries looked at.
 const MOVE_COSTS: u64 = 16;
+
+/// How many looks for what was removed by its tags there are between two yields.
+const TAGGED_AT_ONCE: usize = 16;
 
 /// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
 /// costs that has nothing to do.
@@ -54,6 +57,8 @@ pub(crate) struct SweepRun<K, V> {
     report: SweepReport,
     /// Entries that went to another table: work, but none that anybody asked for.
     moved: u64,
+    /// A look for what was removed by its tags, before all else.
+    tagged: Option<TagPass>,
     /// Where the present pass has still to look, and how often each place was found locked.
     todo: VecDeque<(ShardPass, u32)>,
     /// What the report said when the present pass began.
@@ -153,7 +158,7 @@ where
     let rest = every.saturating_mul(TICKS_OF_REST);
     {
         let Some(cache) = shared.upgrade() else { return true };
-        if !cache.store.set_alarm(cache.clock.now().after(rest)) {
+        if !cache.store.set_alarm(cache.clock.now().later(rest.as_nanos() as u64)) {
             return true;
         }
     }
@@ -181,8 +186,17 @@ where
         );
         let report = SweepReport::default();
         let (todo, dead) = (VecDeque::new(), Vec::new());
-        let mut sweep =
-            Self { sweep: cache.sweep(), report, moved: 0, todo, at_pass: (0, 0), dead, span };
+        let tagged = cache.store.tag_pass();
+        let mut sweep = Self {
+            sweep: cache.sweep(),
+            report,
+            moved: 0,
+            tagged,
+            todo,
+            at_pass: (0, 0),
+            dead,
+            span,
+        };
         sweep.begin_pass(cache);
         sweep
     }
@@ -220,6 +234,10 @@ where
         let (before, moved_before) = (self.report, self.moved);
         let start = cache.clock.now();
         let mut now = start;
+        if self.remove_tagged(cache) {
+            self.report.elapsed += cache.clock.now().since(start);
+            return Step::Yield;
+        }
         let step = loop {
             let Some((visit, tries)) = self.todo.pop_front() else {
                 match self.end_pass(cache, self.report.elapsed + now.since(start)) {
@@ -243,6 +261,20 @@ where
         };
         self.report.elapsed += cache.clock.now().since(start);
         step
+    }
+
+    /// Takes out some of what was removed by its tags; tells whether there may be more.
+    fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
+        let Some(pass) = &mut self.tagged else { return false };
+        for _ in 0..TAGGED_AT_ONCE {
+            let goes_on = cache.store.remove_tagged(pass, &cache.clock);
+            cache.publisher.flush();
+            if !goes_on {
+                self.tagged = None;
+                return false;
+            }
+        }
+        true
     }
 
     /// Looks at the next windows of a shard.

@@ -18,7 +18,7 @@ static SERIES: [Series; 4] = [
 /// Has a cache tell of itself.
 pub(super) fn follow(name: &str, counters: &Arc<Counters>) {
     let source: Weak<Counters> = Arc::downgrade(counters);
-    register(&SERIES, name, source);
+    register(&SERIES, name, source, &counters.registration);
 }
 
 impl Source for Counters {

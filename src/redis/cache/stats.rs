@@ -25,6 +25,8 @@ pub(super) struct Counters {
     misses: AtomicU64,
     events: AtomicU64,
     missed: AtomicU64,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Counters {

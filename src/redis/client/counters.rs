@@ -12,6 +12,8 @@ pub(super) struct ClientCounters {
     reconnects: AtomicU64,
     /// The last try came to no server, or to no answer.
     is_down: AtomicBool,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl ClientCounters {

@@ -20,7 +20,7 @@ static SERIES: [Series; 3] = [
 /// Has a client tell of itself: by the prefix of its keys, as it has no name.
 pub(super) fn follow(prefix: &str, counters: &Arc<ClientCounters>) {
     let source: Weak<ClientCounters> = Arc::downgrade(counters);
-    register(&SERIES, prefix, source);
+    register(&SERIES, prefix, source, &counters.registration);
 }
 
 impl Source for ClientCounters {

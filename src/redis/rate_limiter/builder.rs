@@ -115,6 +115,8 @@ impl<K> RateLimiterBuilder<K> {
             waiting: Waiting::new(DefaultHasher::default()),
             counters: Default::default(),
             quiet_until: Default::default(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
             client,
             name,
             window,

@@ -126,8 +126,8 @@ impl DenyCache {
                         denials.remove(0);
                     }
                     denials.push(denial);
-                    if deadline.is_later_than(entry.deadline) {
-                        entry.deadline = deadline;
+                    if deadline.is_later_than(entry.deadline()) {
+                        entry.set_deadline(deadline);
                     }
                 }
             });

@@ -37,7 +37,7 @@ static SERIES: [Series; 9] = [
 /// Has a limiter tell of itself.
 pub(super) fn follow(limiter: &Arc<LimiterState>) {
     let source: Weak<LimiterState> = Arc::downgrade(limiter);
-    register(&SERIES, &limiter.name, source);
+    register(&SERIES, &limiter.name, source, &limiter.registration);
 }
 
 impl Source for LimiterState {

@@ -95,7 +95,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     {
         let departure = |(deadline, member)| {
             let (key, value) = S::event(&mut self.garbage.keys, member);
-            Departure { key, value, cause, deadline, at: self.now }
+            Departure { key, value, cause, deadline, at: self.now, farewell: None }
         };
         let mut departures = departed.into_iter().map(departure).collect();
         self.journal.record_all(self.shard, cause, &mut departures);

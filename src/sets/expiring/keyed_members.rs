@@ -5,8 +5,7 @@
 //!    there unless it must come sooner; the sweep that finds it there too early moves it on. So to push and
 //!    to pop, which are many, mostly leave the queue alone.
 
-use std::borrow::Borrow;
-
+use equivalent::Equivalent;
 use hashbrown::{HashTable, hash_table::OccupiedEntry};
 
 use super::{
@@ -102,10 +101,9 @@ where
         op: impl FnOnce(&mut Members<T>, &K, &mut ChangeOf<'_, K, T>) -> R,
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
-        let found = self.sets.find_entry(hash, |set| set.hash == hash && set.key.borrow() == key);
+        let found = self.sets.find_entry(hash, |set| set.hash == hash && key.equivalent(&set.key));
         let mut found = found.ok()?;
         let set = &mut **found.get_mut();
         set.members.expire(&set.key, change);

@@ -2,10 +2,11 @@
 //! The user's code (`Eq`, `Clone`) runs before anything is changed, so that a panic of it changes nothing.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     ops::{Range, RangeBounds},
 };
+
+use equivalent::Equivalent;
 
 use super::{
     change::{Change, SetKey, Unkeyed},
@@ -212,8 +213,7 @@ impl<T: Eq> Members<T> {
         change: &mut ChangeOf<'_, T, S>,
     ) -> bool
     where
-        T: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<T> + ?Sized,
     {
         let Some((rank, _)) = self.0.find(hash, member) else { return false };
         self.remove_ranks(rank..rank + 1, Cause::Removed, set_key, change);
@@ -222,8 +222,7 @@ impl<T: Eq> Members<T> {
 
     pub(super) fn score<Q>(&self, hash: u32, member: &Q) -> Option<Tick>
     where
-        T: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<T> + ?Sized,
     {
         self.0.find(hash, member).map(|(_, score)| *score)
     }

@@ -23,7 +23,7 @@ static SERIES: [Series; 6] = [
 /// Has sets tell of themselves.
 pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
     let source: Weak<StateOf<S>> = Arc::downgrade(state);
-    register(&SERIES, state.name(), source);
+    register(&SERIES, state.name(), source, &state.registration);
 }
 
 impl<S: Shard> Source for StateOf<S> {

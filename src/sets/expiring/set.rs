@@ -1,7 +1,8 @@
 //! The handle of one set: each call hashes and converts before the lock, and then makes one change under it.
 
-use std::{borrow::Borrow, fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
+use std::{fmt, hash::Hash, iter, ops::RangeBounds, sync::Arc, time::Duration};
 
+use equivalent::Equivalent;
 use tokio::time::Instant;
 
 use super::{
@@ -231,8 +232,7 @@ where
     #[doc(alias = "ZREM")]
     pub async fn remove<Q>(&self, member: &Q) -> bool
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -255,8 +255,7 @@ where
     #[doc(alias = "ZSCORE")]
     pub async fn score<Q>(&self, member: &Q) -> Option<Instant>
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -267,8 +266,7 @@ where
     /// Whether `member` is in the set.
     pub async fn contains<Q>(&self, member: &Q) -> bool
     where
-        T: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<T> + ?Sized,
     {
         self.score(member).await.is_some()
     }

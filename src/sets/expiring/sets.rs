@@ -1,7 +1,6 @@
 //! The handle of many sets, one a key: it knows the shard of each key, and is otherwise as that of one set.
 
 use std::{
-    borrow::Borrow,
     fmt,
     hash::{BuildHasher, Hash},
     iter,
@@ -10,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use equivalent::Equivalent;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -116,8 +116,7 @@ where
     /// The members of the set of `key`, lowest score first.
     pub async fn elements<Q>(&self, key: &Q) -> Vec<T>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.range(key, ..).await
     }
@@ -125,8 +124,7 @@ where
     /// The members of the set of `key` with these scores, lowest first.
     pub async fn range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> Vec<T>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let scores = self.0.ticks(&scores);
@@ -138,8 +136,7 @@ where
     /// The member of the set of `key` with the lowest score.
     pub async fn peek<Q>(&self, key: &Q) -> Option<T>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         self.change(key, |members, _, _| members.first().cloned()).flatten()
@@ -148,8 +145,7 @@ where
     /// Takes the member with the lowest score out of the set of `key`.
     pub async fn pop<Q>(&self, key: &Q) -> Option<T>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         self.change(key, |members, key, change| members.pop(key, change)).flatten()
@@ -158,10 +154,8 @@ where
     /// Takes `member` out of the set of `key`; tells whether it was there.
     pub async fn remove<Q, M>(&self, key: &Q, member: &M) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        T: Borrow<M>,
-        M: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
+        M: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -172,8 +166,7 @@ where
     /// Takes the members with these scores out of the set of `key`; tells how many there were.
     pub async fn remove_range<Q>(&self, key: &Q, scores: impl RangeBounds<Instant>) -> usize
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         let scores = self.0.ticks(&scores);
@@ -188,10 +181,8 @@ where
     /// The score of `member` in the set of `key`.
     pub async fn score<Q, M>(&self, key: &Q, member: &M) -> Option<Instant>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        T: Borrow<M>,
-        M: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
+        M: Hash + Equivalent<T> + ?Sized,
     {
         coop::proceed().await;
         let hash = hash_of(&self.0.hasher, member);
@@ -202,10 +193,8 @@ where
     /// Whether `member` is in the set of `key`.
     pub async fn contains<Q, M>(&self, key: &Q, member: &M) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-        T: Borrow<M>,
-        M: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
+        M: Hash + Equivalent<T> + ?Sized,
     {
         self.score(key, member).await.is_some()
     }
@@ -213,8 +202,7 @@ where
     /// How many members the set of `key` has.
     pub async fn len<Q>(&self, key: &Q) -> usize
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         self.change(key, |members, _, _| members.len()).unwrap_or(0)
@@ -223,8 +211,7 @@ where
     /// Whether there is no set of `key`.
     pub async fn is_empty<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.len(key).await == 0
     }
@@ -232,8 +219,7 @@ where
     /// Takes the whole set of `key` out.
     pub async fn clear<Q>(&self, key: &Q)
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.remove_range(key, ..).await;
     }
@@ -309,8 +295,7 @@ where
         op: impl FnOnce(&mut Members<T>, &K, &mut Change<'_, K, T, T>) -> R,
     ) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.0.hasher.hash_one(key);
         self.0.change(self.shard_of(hash), |sets, change| sets.change(hash, key, change, op))

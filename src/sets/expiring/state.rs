@@ -37,6 +37,8 @@ pub(super) struct SharedState<S, K, V> {
     journal: Arc<Journal<K, V>>,
     #[cfg(feature = "metrics")]
     expired: std::sync::atomic::AtomicU64,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
     /// Wakes the sweeper when a member dies sooner than it sleeps. In an `Arc` of its own, as the sweeper
     /// waits on it while it holds nothing of the state.
     alarm: Arc<Notify>,
@@ -78,6 +80,8 @@ impl<S: Shard> StateOf<S> {
             journal,
             #[cfg(feature = "metrics")]
             expired: Default::default(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
             alarm: Arc::new(Notify::new()),
             name: options.name,
             task: Mutex::default(),

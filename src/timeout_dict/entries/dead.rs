@@ -1,6 +1,6 @@
 //! Entries that failed too often: they wait for somebody who asks for them, and for nothing else.
 
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 
 use super::{Entries, Location, QueuedIn, Timer};
 use crate::engine::clock::Deadline;
@@ -25,8 +25,7 @@ impl<K, V> Entries<K, V> {
         deadline: Deadline,
     ) -> bool
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let found = self.find(Location::fold(hash), key);
         let Some(location) = found.filter(|location| self.is_dead(*location)) else { return false };

@@ -1,0 +1,520 @@
+//! Values that are loaded where they are missing, by one who asks for all who do.
+
+use std::{
+    convert::Infallible,
+    hash::{BuildHasher, Hash},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use equivalent::Equivalent;
+
+use super::{Cache, WeakCache, nested::Within};
+use crate::engine::{
+    clock::Now,
+    coop, panics,
+    state::SharedState,
+    store::{Awaited, Failure, Flight, Landing, Location, Sought},
+};
+
+/// How fresh a value is that a loader verb has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Freshness {
+    /// It was there, and alive.
+    Fresh,
+    /// This call has loaded it, or one that this call waited for.
+    Loaded,
+    /// It is dead, and within its stale window.
+    Stale,
+}
+
+/// How long a value may live that was loaded: a [`Duration`], or a closure that is asked once the value is there, as a
+/// token knows its own expiry.
+///
+/// ```
+/// use std::time::Duration;
+/// use fleeting::Cache;
+///
+/// #[derive(Clone)]
+/// struct Token { expires_in: Duration }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let tokens = Cache::<u64, Token>::new();
+/// let ttl = |token: &Token| token.expires_in;
+/// tokens.get_or_set_with(&7, ttl, async || Token { expires_in: Duration::from_secs(60) }).await;
+/// assert_eq!(tokens.ttl(&7).await.as_secs(), 60);
+/// # }
+/// ```
+pub trait TimeToLive<V> {
+    /// The TTL of this value.
+    fn of(&self, value: &V) -> Duration;
+}
+
+impl<V> TimeToLive<V> for Duration {
+    fn of(&self, _value: &V) -> Duration {
+        *self
+    }
+}
+
+impl<V, F: Fn(&V) -> Duration> TimeToLive<V> for F {
+    fn of(&self, value: &V) -> Duration {
+        self(value)
+    }
+}
+
+/// A look-up of what may have to be loaded.
+enum Look<V> {
+    Fresh(V),
+    /// Alive, but it is time to load it anew.
+    Due(V),
+    Stale(V),
+    Missing,
+}
+
+/// A place among those who wait for one load, until it is dropped. It keeps no cache alive.
+struct Seat<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    shared: Weak<SharedState<K, V, S>>,
+    place: Location,
+    flight: Arc<Flight<V>>,
+    leads: bool,
+}
+
+impl<K, V, S> Cache<K, V, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// The live value of `key`; where there is none, what `loader` returns, which is put there to live for `ttl` from
+    /// then on.
+    ///
+    /// One loader runs for a key, however many wait for it, and all get what it returns. Where the call whose loader
+    /// runs is dropped, or panics, one of the others goes on with its own. A hit costs what [`get`](Cache::get) does.
+    ///
+    /// The `loader` is an `async move` closure that owns what it needs: where a cache loads
+    /// [ahead](super::Builder::refresh_ahead) or [behind](super::Builder::stale_while_revalidate), it may go on after
+    /// the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see [`TimeToLive`].
+    ///
+    /// What is written to the key while it is being loaded (`set`, `remove`, `clear` and their like) wins over what is
+    /// loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
+    /// load is over, and never gets what is older than the write.
+    ///
+    /// A loader may call the cache, for other keys too. One that asks for its own key, in the same task, loads by
+    /// itself, and nothing is put there; through another task, which it waits for, it would wait for itself for ever.
+    /// So do two loaders that wait for each other.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe. A load that nobody waits for any more ends where it is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let users: Cache<u64, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// let name = users.get_or_set_with(&7, minute, async || "Ada".to_owned()).await;
+    /// assert_eq!(name, "Ada");
+    /// let name = users.get_or_set_with(&7, minute, async || unreachable!("it is there")).await;
+    /// assert_eq!(name, "Ada");
+    /// # }
+    /// ```
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
+    pub fn get_or_set_with<Q, F, Fut>(
+        &self,
+        key: &Q,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) -> impl Future<Output = V>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = V> + Send + 'static,
+    {
+        async move {
+            coop::proceed().await;
+            let look = match self.look_up(key) {
+                Look::Fresh(value) => return value,
+                look => look,
+            };
+            let loader = async move || Ok::<_, Infallible>(loader().await);
+            match Box::pin(self.go_on(look, key, ttl, loader)).await {
+                Ok((value, _)) => value,
+                Err(never) => match *never {},
+            }
+        }
+    }
+
+    /// As [`get_or_set_with`](Cache::get_or_set_with), with a loader that may fail. All who wait get the error.
+    ///
+    /// It is kept for nobody else, unless the cache has a [`negative_ttl`](super::Builder::negative_ttl). Who waits for
+    /// a loader whose error is of another type goes on with its own.
+    ///
+    /// # Errors
+    ///
+    /// What the loader returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    ///
+    /// ```
+    /// use std::{io, time::Duration};
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let files: Cache<String, String> = Cache::new();
+    /// let minute = Duration::from_secs(60);
+    /// let read = async || Err(io::Error::from(io::ErrorKind::NotFound));
+    /// let error = files.get_or_try_set_with("motd", minute, read).await.unwrap_err();
+    /// assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    /// # }
+    /// ```
+    // An `async fn` would keep its arguments twice, and copy them at each call.
+    #[allow(clippy::manual_async_fn)]
+    pub fn get_or_try_set_with<Q, E, F, Fut>(
+        &self,
+        key: &Q,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) -> impl Future<Output = Result<V, Arc<E>>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        async move {
+            coop::proceed().await;
+            match self.look_up(key) {
+                Look::Fresh(value) => Ok(value),
+                look => Box::pin(self.go_on(look, key, ttl, loader)).await.map(|(value, _)| value),
+            }
+        }
+    }
+
+    /// As [`get_or_try_set_with`](Cache::get_or_try_set_with), and tells how fresh the value is.
+    ///
+    /// # Errors
+    ///
+    /// What the loader returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    #[allow(clippy::manual_async_fn)] // As above.
+    pub fn get_or_try_set_with_freshness<Q, E, F, Fut>(
+        &self,
+        key: &Q,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) -> impl Future<Output = Result<(V, Freshness), Arc<E>>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        async move {
+            coop::proceed().await;
+            match self.look_up(key) {
+                Look::Fresh(value) => Ok((value, Freshness::Fresh)),
+                look => Box::pin(self.go_on(look, key, ttl, loader)).await,
+            }
+        }
+    }
+
+    /// What is to be done where there is no fresh value. Boxed by its callers, so that a hit does not pay for it.
+    async fn go_on<Q, E, F, Fut>(
+        &self,
+        look: Look<V>,
+        key: &Q,
+        ttl: impl TimeToLive<V> + Send + 'static,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        match look {
+            Look::Fresh(value) => Ok((value, Freshness::Fresh)),
+            Look::Due(value) => {
+                self.refresh(key, ttl, loader);
+                Ok((value, Freshness::Fresh))
+            }
+            Look::Stale(value) => {
+                self.refresh(key, ttl, loader);
+                Ok((value, Freshness::Stale))
+            }
+            Look::Missing => self.load(key, ttl, loader).await,
+        }
+    }
+
+    #[inline]
+    fn look_up<Q>(&self, key: &Q) -> Look<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let call = self.call();
+        let settings = &self.lives.settings;
+        let found = if settings.minds_deadlines() {
+            let found = self.shared.store.get_with_deadline(key, &call);
+            found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
+                Some(left) if self.lives.is_to_be_refreshed(left) => Look::Due(value),
+                _ => Look::Fresh(value),
+            })
+        } else {
+            // No clock is read but what the look-up reads.
+            self.shared.store.get(key, &call).map(Look::Fresh)
+        };
+        if let Some(found) = found {
+            coop::charge(&call);
+            return found;
+        }
+        // It may have been dead.
+        self.shared.publisher.flush();
+        coop::charge(&call);
+        match self.stale(key, settings.stale_while_revalidate) {
+            Some(value) => Look::Stale(value),
+            None => Look::Missing,
+        }
+    }
+
+    /// A value that is dead, and for no longer than `window`.
+    fn stale<Q>(&self, key: &Q, window: Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        if window == Duration::ZERO {
+            return None;
+        }
+        let clock = &self.shared.clock;
+        let (value, died) = self.shared.store.get_stale(key, clock)?;
+        (!clock.is_dead(died.extended(window))).then_some(value)
+    }
+
+    async fn load<Q, E, F, Fut>(
+        &self,
+        key: &Q,
+        ttl: impl TimeToLive<V>,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V, E>>,
+    {
+        let store = &self.shared.store;
+        let place = store.place(key);
+        loop {
+            if let Some(error) = self.lives.failures.as_ref().and_then(|kept| kept.error(key)) {
+                return self.failed(key, error);
+            }
+            let sought = store.seek(place, key, || key.to_owned(), &self.shared.clock);
+            self.shared.publisher.flush();
+            let (mut seat, joined) = match sought {
+                Sought::Live(value) => return Ok((value, Freshness::Fresh)),
+                Sought::Leads(flight) => (self.seat(place, flight, true), 0),
+                Sought::Follows(flight, joined) => (self.seat(place, flight, false), joined),
+            };
+            if seat.leads {
+                return self.lead(seat, 0, key, ttl, loader).await;
+            }
+            if Within::is(&seat.flight) {
+                // It would wait for itself.
+                drop(seat);
+                return match loader().await {
+                    Ok(value) => Ok((value, Freshness::Loaded)),
+                    Err(error) => self.failed(key, Arc::new(error)),
+                };
+            }
+            match seat.flight.wait().await {
+                Awaited::Leads => {
+                    seat.leads = true;
+                    // In this order: what is written later is noticed.
+                    let began = seat.flight.overtakes();
+                    if let Some(value) = store.peek(key, &self.shared.clock) {
+                        seat.land(began, Ok(value.clone()));
+                        return Ok((value, Freshness::Fresh));
+                    }
+                    return self.lead(seat, began, key, ttl, loader).await;
+                }
+                Awaited::Landed(landing) if landing.began >= joined => match &landing.outcome {
+                    Ok(value) => return Ok((value.clone(), Freshness::Loaded)),
+                    Err(error) => {
+                        if let Ok(error) = error.clone().downcast() {
+                            return self.failed(key, error);
+                        }
+                    }
+                },
+                // It was overtaken before this call came.
+                Awaited::Landed(_) => {}
+            }
+        }
+    }
+
+    async fn lead<Q, E, F, Fut>(
+        &self,
+        seat: Seat<K, V, S>,
+        began: u32,
+        key: &Q,
+        ttl: impl TimeToLive<V>,
+        loader: F,
+    ) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V, E>>,
+    {
+        let start = self.shared.clock.now();
+        let loaded = Within::run(&seat.flight, async move { loader().await }).await;
+        self.lives.loads.count(self.shared.clock.now().since(start), loaded.is_err());
+        match loaded {
+            Ok(value) => {
+                let ttl = ttl.of(&value);
+                self.publish(&seat.flight, began, key.to_owned(), value.clone(), ttl);
+                seat.land(began, Ok(value.clone()));
+                Ok((value, Freshness::Loaded))
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                self.note_failure(&seat.flight, began, key.to_owned(), Some(error.clone()));
+                seat.land(began, Err(error.clone()));
+                self.failed(key, error)
+            }
+        }
+    }
+
+    /// Loads a value anew, in the background, by the cache's own runtime, unless somebody does already.
+    fn refresh<Q, E, F, Fut>(&self, key: &Q, ttl: impl TimeToLive<V> + Send + 'static, loader: F)
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+    {
+        if self.lives.failures.as_ref().is_some_and(|kept| !kept.may_retry(key)) {
+            return;
+        }
+        let place = self.shared.store.place(key);
+        let Some(flight) = self.shared.store.lead(place, key, || key.to_owned()) else { return };
+        let seat = self.seat(place, flight, true);
+        let (weak, key) = (self.downgrade(), key.to_owned());
+        self.shared.runtime.spawn(refreshed(weak, seat, key, ttl, loader));
+    }
+
+    /// Puts what was loaded into the cache, unless a write came after the load had begun.
+    fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
+        if let Some(failures) = &self.lives.failures {
+            failures.forget(&key);
+        }
+        let call = self.call();
+        let until = call.begin().after(self.lives.shortened(ttl));
+        let decide = |_| (flight.overtakes() == began).then_some(until);
+        self.shared.store.put(key, value, None, &call, decide);
+        self.end(&call);
+    }
+
+    fn note_failure(&self, flight: &Flight<V>, began: u32, key: K, error: Option<Failure>) {
+        let Some(failures) = &self.lives.failures else { return };
+        if flight.overtakes() == began {
+            failures.note(key, error);
+        }
+    }
+
+    /// What a caller gets whose load has failed: a stale value, where that may be, or the error.
+    fn failed<Q, E>(&self, key: &Q, error: Arc<E>) -> Result<(V, Freshness), Arc<E>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        match self.stale(key, self.lives.settings.stale_if_error) {
+            Some(value) => Ok((value, Freshness::Stale)),
+            None => Err(error),
+        }
+    }
+
+    fn seat(&self, place: Location, flight: Arc<Flight<V>>, leads: bool) -> Seat<K, V, S> {
+        Seat { shared: Arc::downgrade(&self.shared), place, flight, leads }
+    }
+}
+
+/// A load in the background. It keeps no cache alive.
+async fn refreshed<K, V, S, E, F, Fut>(
+    weak: WeakCache<K, V, S>,
+    seat: Seat<K, V, S>,
+    key: K,
+    ttl: impl TimeToLive<V> + Send + 'static,
+    loader: F,
+) where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+    E: Send + Sync + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<V, E>> + Send + 'static,
+{
+    // It is nobody else's before, and a write since then wins.
+    let began = 0;
+    let start = tokio::time::Instant::now();
+    let load = Within::run(&seat.flight, async move {
+        let value = loader().await?;
+        let ttl = ttl.of(&value);
+        Ok::<_, E>((value, ttl))
+    });
+    let loaded = panics::caught(load).await;
+    let Some(cache) = weak.upgrade() else { return };
+    cache.lives.loads.count(start.elapsed(), !matches!(loaded, Ok(Ok(_))));
+    match loaded {
+        Ok(Ok((value, ttl))) => {
+            cache.publish(&seat.flight, began, key, value.clone(), ttl);
+            seat.land(began, Ok(value));
+        }
+        Ok(Err(error)) => {
+            let error: Failure = Arc::new(error);
+            tracing::warn!(cache = cache.shared.name(), "a refresh has failed");
+            cache.note_failure(&seat.flight, began, key, Some(error.clone()));
+            seat.land(began, Err(error));
+        }
+        Err(_) => {
+            tracing::error!(cache = cache.shared.name(), "a loader panicked in a refresh");
+            cache.note_failure(&seat.flight, began, key, None);
+        }
+    }
+}
+
+impl<K, V, S> Seat<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Tells all of what came of the load.
+    fn land(mut self, began: u32, outcome: Result<V, Failure>) {
+        self.flight.land(Landing { began, outcome });
+        self.leads = false;
+    }
+}
+
+impl<K, V, S> Drop for Seat<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    fn drop(&mut self) {
+        if self.leads {
+            self.flight.give_up();
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.store.leave_load(self.place, &self.flight);
+        }
+    }
+}

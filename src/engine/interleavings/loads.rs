@@ -1,0 +1,169 @@
+//! Those who wait for a load of one key, and those who write to it meanwhile.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+};
+
+use shuttle::{future::block_on, rand::Rng, thread};
+
+use super::{Parts, explore, spawn};
+use crate::engine::{
+    clock::Deadline,
+    event::Cause,
+    store::{Awaited, Flight, Landing, Sought},
+};
+
+/// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
+fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
+    let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
+    let place = parts.store.place(&1);
+    loop {
+        let (flight, began) = match parts.store.seek(place, &1, || 1, &parts.start) {
+            Sought::Live(value) => return Some(value),
+            Sought::Leads(flight) => (flight, 0),
+            Sought::Follows(flight, joined) => {
+                if gives_up() {
+                    parts.store.leave_load(place, &flight);
+                    return None;
+                }
+                match block_on(flight.wait()) {
+                    Awaited::Leads => {
+                        let began = flight.overtakes();
+                        if let Some(value) = parts.store.peek(&1, &parts.start) {
+                            flight.land(Landing { began, outcome: Ok(value) });
+                            parts.store.leave_load(place, &flight);
+                            return Some(value);
+                        }
+                        (flight, began)
+                    }
+                    Awaited::Landed(landing) => {
+                        parts.store.leave_load(place, &flight);
+                        match &landing.outcome {
+                            Ok(value) if landing.began >= joined => return Some(*value),
+                            _ => continue,
+                        }
+                    }
+                }
+            }
+        };
+        let loaded = lead(parts, &flight, began, value, running, gives_up());
+        parts.store.leave_load(place, &flight);
+        return loaded;
+    }
+}
+
+fn lead(
+    parts: &Parts,
+    flight: &Flight<u32>,
+    began: u32,
+    value: u32,
+    running: &AtomicU32,
+    gives_up: bool,
+) -> Option<u32> {
+    assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+    thread::yield_now();
+    running.fetch_sub(1, SeqCst);
+    if gives_up {
+        flight.give_up();
+        return None;
+    }
+    let decide = |_| (flight.overtakes() == began).then_some(Deadline::PERSISTENT);
+    parts.store.put(1, value, None, &parts.start, decide);
+    flight.land(Landing { began, outcome: Ok(value) });
+    Some(value)
+}
+
+/// Whoever goes, nobody waits for ever, no two load at a time, and nothing is left of it.
+#[test]
+fn interleavings_of_those_who_wait_for_a_load() {
+    explore(|| {
+        let parts = Parts::new();
+        let running = Arc::new(AtomicU32::new(0));
+        let asking = [10, 20, 30].map(|value| {
+            let running = running.clone();
+            spawn(&parts, move |parts| ask(parts, value, &running))
+        });
+        let got = asking.map(|asks| asks.join().unwrap());
+        let kept = parts.store.get(&1, &parts.start);
+        assert!(got.iter().flatten().all(|value| kept == Some(*value)), "{got:?} {kept:?}");
+        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}
+
+/// A write wins over what was being loaded, and who asks after it gets nothing older.
+#[test]
+fn interleavings_of_a_load_and_a_write() {
+    explore(|| {
+        let parts = Parts::new();
+        let running = Arc::new(AtomicU32::new(0));
+        let removes = shuttle::rand::thread_rng().gen_bool(0.5);
+        let asks = [10, 20].map(|value| {
+            let running = running.clone();
+            spawn(&parts, move |parts| ask(parts, value, &running))
+        });
+        let later = running.clone();
+        let writes = spawn(&parts, move |parts| {
+            if removes {
+                parts.store.remove(&1, &parts.start, Cause::Removed);
+                // Loaded from then on: 30, or by one of the others after the write.
+                return (ask(parts, 30, &later), None);
+            }
+            parts.store.set(1, 9, &parts.start, |_| Deadline::PERSISTENT);
+            (ask(parts, 30, &later), Some(9))
+        });
+        let (got, written) = writes.join().unwrap();
+        asks.map(|asks| asks.join().unwrap());
+        if written.is_some() {
+            assert_eq!(got, Some(9), "older than a write that it has seen");
+            assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
+        }
+        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}
+
+/// Those who wait for a value to come or to leave, and go.
+#[test]
+fn interleavings_of_those_who_wait_for_a_value() {
+    explore(|| {
+        let parts = Parts::new();
+        let place = parts.store.place(&1);
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = done.clone();
+        let comes = spawn(&parts, move |parts| {
+            let comers = parts.store.await_value(place);
+            let told = comers.notified();
+            let mut told = std::pin::pin!(told);
+            told.as_mut().enable();
+            if parts.store.peek(&1, &parts.start).is_none() {
+                block_on(told);
+            }
+            parts.store.leave_comers(place, &comers);
+            if let Some(farewell) = parts.store.await_departure(place, &1, &parts.start) {
+                let event = block_on(farewell.event());
+                assert_eq!(event.cause, Cause::Removed);
+                parts.store.leave_leavers(place, &farewell);
+            }
+            is_done.store(true, SeqCst);
+        });
+        let gone = spawn(&parts, move |parts| {
+            let comers = parts.store.await_value(place);
+            parts.store.leave_comers(place, &comers);
+            if let Some(farewell) = parts.store.await_departure(place, &1, &parts.start) {
+                parts.store.leave_leavers(place, &farewell);
+            }
+        });
+        // Until the one who waits has had its luck.
+        let mut value = 0;
+        while !done.load(SeqCst) {
+            value += 1;
+            parts.set(value, 0, 100);
+            thread::yield_now();
+            parts.remove(0, Cause::Removed);
+            thread::yield_now();
+        }
+        gone.join().unwrap();
+        comes.join().unwrap();
+        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}

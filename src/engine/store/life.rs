@@ -1,0 +1,91 @@
+//! Until when an entry lives, and until when it stays: where it dies idle, and where somebody may want it after that.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    time::Duration,
+};
+
+use super::{Beside, Store, tags::TagSet};
+use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
+
+/// Below this, who reads an idle entry asks the precise clock, so that it lives for just so long.
+const SHORT: Duration = Duration::from_secs(5);
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Entries die when nobody has read them for so long.
+    pub(crate) fn dying_idle(mut self, idle: Duration) -> Self {
+        self.idle = Some(idle);
+        for index in 0..self.shard_count() {
+            let mut locked = self.shards.write(index);
+            let (table, beside) = locked.parts();
+            beside.kept.dies_idle(table.buckets());
+        }
+        self
+    }
+
+    /// What is dead stays for so long, for those who ask for it.
+    pub(crate) fn lingering(mut self, lingers: Duration) -> Self {
+        self.lingers = nanoseconds(lingers).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// What died by then does not stay any longer.
+    #[inline]
+    pub(super) fn over_at(&self, now: Tick) -> Tick {
+        now.earlier(self.lingers)
+    }
+
+    /// Whether what dies at `deadline` stays no longer.
+    #[inline]
+    pub(super) fn is_over(&self, deadline: Deadline, now: &impl Now) -> bool {
+        match self.lingers {
+            0 => now.is_dead(deadline),
+            _ => deadline.is_dead(self.over_at(now.tick())),
+        }
+    }
+
+    /// When an entry dies that may live until `own`, and is read or written now.
+    #[inline]
+    pub(super) fn until(&self, own: Deadline, now: &impl Now) -> Deadline {
+        match self.idle {
+            None => own,
+            Some(idle) => own.sooner(now.tick().after(idle)),
+        }
+    }
+
+    /// As [`until`](Self::until), of who reads: up to 50 ms later, and without a reading of the precise clock, where that
+    /// does not matter.
+    #[inline]
+    pub(super) fn until_idle(&self, own: Deadline, now: &impl Now) -> Deadline {
+        match self.idle {
+            Some(idle) if idle >= SHORT => own.sooner(now.at_most().after(idle)),
+            _ => self.until(own, now),
+        }
+    }
+
+    /// A value was written to this bucket, which may live until `own` and has these tags.
+    #[inline]
+    pub(super) fn written(
+        &self,
+        beside: &mut Beside<K, V>,
+        bucket: usize,
+        own: Deadline,
+        tags: Option<TagSet>,
+    ) {
+        if tags.is_some() || beside.kept.is_any() {
+            self.keep(beside, bucket, own, tags);
+        }
+    }
+
+    fn keep(&self, beside: &mut Beside<K, V>, bucket: usize, own: Deadline, tags: Option<TagSet>) {
+        let is_tagged = tags.is_some();
+        beside.kept.written(bucket, own, tags);
+        if is_tagged && beside.kept.is_removed(bucket, Deadline::PERSISTENT) {
+            self.note_removed();
+        }
+    }
+}

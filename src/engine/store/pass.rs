@@ -1,0 +1,108 @@
+//! A look at all entries, some windows at a time, which takes out those that something names.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::{
+    Store,
+    counters::bump,
+    entry::{Cause, Entry},
+    kept::Kept,
+    window::{self, WINDOW},
+};
+use crate::engine::{
+    clock::{Now, Tick},
+    panics,
+};
+
+/// How many buckets are looked at under one lock.
+const LOOKED_AT_ONCE: usize = 8 * WINDOW;
+
+/// How far all entries have been looked at.
+#[derive(Default)]
+pub(crate) struct Pass {
+    pub(super) shard: usize,
+    next: usize,
+    /// That of the shard when the look at it began.
+    generation: Option<u32>,
+}
+
+impl Pass {
+    pub(super) fn of(shard: usize) -> Self {
+        Self { shard, ..Self::default() }
+    }
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Takes out those live entries of the next windows that `leaves` names, under their shard's lock. Tells how many,
+    /// and whether there are more to look at.
+    pub(crate) fn remove_if(
+        &self,
+        pass: &mut Pass,
+        leaves: &mut impl FnMut(&K, &V) -> bool,
+        now: &impl Now,
+    ) -> (usize, bool) {
+        self.remove_next(pass, now, |kept, bucket, key, entry, now| {
+            let deadline = entry.deadline();
+            !deadline.is_dead(now)
+                && !kept.is_removed(bucket, deadline)
+                && leaves(key, &entry.value)
+        })
+    }
+
+    pub(super) fn remove_next(
+        &self,
+        pass: &mut Pass,
+        now: &impl Now,
+        mut leaves: impl FnMut(&Kept, usize, &K, &Entry<V>, Tick) -> bool,
+    ) -> (usize, bool) {
+        let index = pass.shard;
+        let mut departures = Vec::new();
+        let mut leaving = Vec::new();
+        let mut locked = self.shards.write(index);
+        if locked.beside().old.is_some() {
+            let (_, emptied) = self.move_some(&mut locked, index);
+            drop(locked);
+            drop(emptied);
+            return (0, true);
+        }
+        let now = now.tick();
+        let (table, beside) = locked.parts();
+        // What has moved may be behind us.
+        if pass.generation != Some(beside.generation) {
+            (pass.generation, pass.next) = (Some(beside.generation), 0);
+        }
+        let buckets = if table.is_empty() { 0 } else { table.buckets() };
+        let end = buckets.min(pass.next + LOOKED_AT_ONCE);
+        // All are named before any is taken out: a panic then changes nothing.
+        for bucket in pass.next..end {
+            if let Some((key, entry)) = window::entry_at(table, bucket)
+                && leaves(&beside.kept, bucket, key, entry, now)
+            {
+                leaving.push(bucket);
+            }
+        }
+        let mut freed = 0;
+        for bucket in &leaving {
+            let (key, entry) = window::take_at(table, *bucket);
+            beside.overtake_any(|| self.rehash(&key), &key);
+            freed += beside.kept.left(*bucket);
+            let mut departure = entry.depart(key, Cause::Removed, now);
+            self.bid_farewell(beside, &mut departure);
+            departures.push(departure);
+        }
+        bump(&self.notes[index].departures.removed, leaving.len() as u64);
+        self.journal.record_all(index, Cause::Removed, &mut departures);
+        self.free(freed);
+        drop(locked);
+        panics::drop_all(departures);
+        pass.next = end;
+        if end == buckets {
+            *pass = Pass::of(index + 1);
+        }
+        (leaving.len(), pass.shard < self.shard_count())
+    }
+}

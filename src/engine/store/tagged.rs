@@ -1,0 +1,123 @@
+//! Removing what has a tag: at once for all who ask, and out of memory by the next sweep.
+
+use std::hash::{BuildHasher, Hash};
+
+use equivalent::Equivalent;
+
+use super::{
+    Location, Store,
+    counters::bump,
+    entry::{Cause, Entry},
+    kept::Kept,
+    pass::Pass,
+    tags::TagSet,
+    window,
+};
+use crate::engine::{
+    clock::{Now, Tick},
+    sync::atomic::Ordering::{Relaxed, SeqCst},
+};
+
+/// How far it has been looked for what was removed by its tags.
+pub(crate) struct TagPass {
+    /// How many tags had been removed when it began.
+    removed: usize,
+    pass: Pass,
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    pub(crate) fn tags(&self, names: Vec<Box<str>>) -> Option<TagSet> {
+        self.tags.tags(names)
+    }
+
+    /// From now on nobody finds what has this tag. The sweeper is woken to take it out.
+    pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
+        if self.tags.remove(name, || now.tick()) {
+            self.note_removed();
+            self.journal.ring();
+        }
+    }
+
+    /// Whether tags were removed that values may still have.
+    #[inline]
+    pub(crate) fn has_removed(&self) -> bool {
+        self.removed.load(Relaxed) != 0
+    }
+
+    pub(super) fn note_removed(&self) {
+        self.removed.fetch_add(1, SeqCst);
+    }
+
+    /// Lets the value of a key leave, if it was removed by one of its tags: before anybody looks at it.
+    #[inline]
+    pub(super) fn let_removed_leave<Q>(&self, place: Location, key: &Q, now: &impl Now)
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        if self.has_removed() {
+            self.remove_if_tagged(place, key, now);
+        }
+    }
+
+    #[cold]
+    fn remove_if_tagged<Q>(
+        &self,
+        place @ Location { hash, index }: Location,
+        key: &Q,
+        now: &impl Now,
+    ) where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let (table, beside) = locked.parts();
+        let found = window::find(table, hash, |k| key.equivalent(k));
+        let removed =
+            found.filter(|(bucket, entry)| beside.kept.is_removed(*bucket, entry.deadline()));
+        let Some((bucket, _)) = removed else { return };
+        let (key, entry) = self.take_out(&mut locked, bucket);
+        let mut departure = entry.depart(key, Cause::Removed, now.tick());
+        self.bid_farewell(locked.parts().1, &mut departure);
+        let unwanted = self.journal.record(index, departure);
+        bump(&self.notes[index].departures.removed, 1);
+        drop(locked);
+        drop(unwanted);
+    }
+
+    /// A look at all shards for what was removed by its tags, where there may be any.
+    pub(crate) fn tag_pass(&self) -> Option<TagPass> {
+        match self.removed.load(SeqCst) {
+            0 => None,
+            removed => Some(TagPass { removed, pass: Pass::default() }),
+        }
+    }
+
+    /// Takes out what was removed by its tags in the next windows; tells whether there are more to look at.
+    pub(crate) fn remove_tagged(
+        &self,
+        TagPass { removed, pass }: &mut TagPass,
+        now: &impl Now,
+    ) -> bool {
+        let (_, goes_on) = self.remove_next(pass, now, is_removed);
+        if !goes_on {
+            // Where more were removed meanwhile, the next pass looks for all.
+            let _ = self.removed.compare_exchange(*removed, 0, SeqCst, Relaxed);
+        }
+        goes_on
+    }
+
+    /// Takes out what was removed by its tags in a shard.
+    pub(super) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
+        let mut pass = Pass::of(shard);
+        while self.has_removed() && pass.shard == shard {
+            self.remove_next(&mut pass, now, is_removed);
+        }
+    }
+}
+
+fn is_removed<K, V>(kept: &Kept, bucket: usize, _: &K, entry: &Entry<V>, _: Tick) -> bool {
+    kept.is_removed(bucket, entry.deadline())
+}

@@ -1,0 +1,107 @@
+//! Tags: names that values share, by which all of them are removed at once.
+//!
+//! A name stands for a [`Tag`] until it is removed; the next who uses the name makes another. So to remove a tag is to
+//! write one word, however many have it, and a value is removed where one of its tags is. Sweeps take it out.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use foldhash::fast::FixedState;
+
+use crate::engine::{
+    clock::{Deadline, Tick},
+    sync::{Mutex, MutexGuard},
+};
+
+/// So many names are kept before it is looked for those that no value has.
+const KEPT: usize = 64;
+
+/// The tags of a value.
+pub(crate) type TagSet = Arc<[Arc<Tag>]>;
+
+pub(crate) struct Tag {
+    /// When it was removed; zero as long as it is not.
+    removed: AtomicU64,
+}
+
+/// The tags of the values of one shard, by their buckets.
+#[derive(Default)]
+pub(super) struct TagSets(HashMap<usize, TagSet, FixedState>);
+
+/// The names of the tags that values may have.
+pub(super) struct TagNames(Mutex<Names>);
+
+struct Names {
+    tags: HashMap<Box<str>, Arc<Tag>>,
+    /// With so many it is looked again for those that no value has.
+    full_at: usize,
+}
+
+impl TagNames {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Names { tags: HashMap::new(), full_at: KEPT }))
+    }
+
+    /// The tags of these names; none where there is no name.
+    pub(super) fn tags(&self, names: Vec<Box<str>>) -> Option<TagSet> {
+        if names.is_empty() {
+            return None;
+        }
+        let mut all = self.lock();
+        let tag = |name| {
+            let new = || Arc::new(Tag { removed: AtomicU64::new(0) });
+            all.tags.entry(name).or_insert_with(new).clone()
+        };
+        let tags = names.into_iter().map(tag).collect();
+        if all.tags.len() >= all.full_at {
+            // Who has just got one holds it.
+            all.tags.retain(|_, tag| Arc::strong_count(tag) > 1);
+            all.full_at = KEPT.max(2 * all.tags.len());
+        }
+        Some(tags)
+    }
+
+    /// From now on who has the tag of this name is removed; tells whether anybody may be.
+    pub(super) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
+        let mut all = self.lock();
+        let Some(tag) = all.tags.remove(name) else { return false };
+        tag.removed.store(at().nanoseconds(), Relaxed);
+        Arc::strong_count(&tag) > 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().expect("no user code runs under this lock")
+    }
+}
+
+impl TagSets {
+    pub(super) fn put(&mut self, bucket: usize, tags: TagSet) {
+        self.0.insert(bucket, tags);
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, bucket: usize) -> Option<TagSet> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let tags = self.0.remove(&bucket);
+        if self.0.len() < self.0.capacity() / 8 {
+            self.0.shrink_to(2 * self.0.len());
+        }
+        tags
+    }
+
+    /// Whether the value in this bucket, which may live until `deadline`, was removed by one of its tags before that.
+    pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
+        let Some(tags) = self.0.get(&bucket) else { return false };
+        tags.iter().any(|tag| {
+            let removed = tag.removed.load(Relaxed);
+            removed != 0 && removed < deadline.order()
+        })
+    }
+}

@@ -1,0 +1,428 @@
+//! Values that are stale, refreshed, idle or shortened by chance.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use fleeting::{Builder, Cache, Cause, Freshness, Sweep, Ttl};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use tokio::time::{Instant, advance, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+fn builder() -> Builder<u32, u32> {
+    Cache::builder().sweep(Sweep::manual())
+}
+
+type Loaded = Result<(u32, Freshness), Arc<&'static str>>;
+
+/// Loads `value` at once, or fails.
+async fn load(cache: &Cache<u32, u32>, ttl: u32, value: Result<u32, &'static str>) -> Loaded {
+    cache.get_or_try_set_with_freshness(&1, ttl * SECOND, async move || value).await
+}
+
+/// Lets what runs in the background run.
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_value_is_returned_while_it_is_loaded_anew() {
+    let cache = builder().stale_while_revalidate(10 * SECOND).build();
+    let mut events = cache.events();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    assert_eq!((cache.get(&1).await, cache.contains_key(&1).await), (None, false));
+    assert_eq!((cache.ttl(&1).await, cache.iter().count()), (Ttl::Missing, 0));
+    assert!(!cache.expire(&1, SECOND).await, "what is dead stays dead");
+    assert_eq!(load(&cache, 1, Ok(2)).await, Ok((1, Freshness::Stale)));
+    settle().await;
+    assert_eq!(cache.get(&1).await, Some(2));
+    let event = events.recv().await.unwrap().unwrap();
+    assert_eq!((event.value, event.cause), (1, Cause::Expired));
+    assert_eq!(cache.stats().loads, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_leaves_when_its_window_is_over_as_what_died_before() {
+    for bounded in [false, true] {
+        let builder = Cache::<u32, u32>::builder().stale_if_error(10 * SECOND);
+        let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };
+        let start = Instant::now();
+        let mut events = cache.events();
+        cache.set_ex(1, 1, SECOND).await;
+        advance(11 * SECOND - NANOSECOND).await;
+        cache.sweep().await;
+        assert_eq!((cache.len(), cache.live_len()), (1, 0));
+        assert_eq!(load(&cache, 1, Err("down")).await, Ok((1, Freshness::Stale)));
+        advance(NANOSECOND).await;
+        assert_eq!(*load(&cache, 1, Err("down")).await.unwrap_err(), "down");
+        cache.sweep().await;
+        assert_eq!(cache.len(), 0);
+        let event = events.recv().await.unwrap().unwrap();
+        assert_eq!((event.value, event.cause), (1, Cause::Expired));
+        assert_eq!(event.deadline, Some(start + SECOND));
+        assert!(event.at >= start + 11 * SECOND, "{:?}", event.at - start);
+    }
+}
+
+/// By itself, within the bound on staleness after the window.
+#[tokio::test(start_paused = true)]
+async fn the_sweeper_comes_when_the_window_is_over() {
+    let cache = Cache::<u32, u32>::builder().stale_while_revalidate(3_600 * SECOND).build();
+    for key in 0..1_000 {
+        cache.set_ex(key, key, SECOND).await;
+    }
+    sleep(3_600 * SECOND).await;
+    assert_eq!(cache.len(), 1_000);
+    sleep(SECOND + Duration::from_millis(150)).await;
+    assert_eq!(cache.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_ends_staleness() {
+    for write in 0..5 {
+        let cache = builder().stale_while_revalidate(10 * SECOND).build();
+        cache.set_tagged(1, 1, SECOND, ["tag"]).await;
+        advance(SECOND).await;
+        match write {
+            0 => assert_eq!(cache.set_ex(1, 9, Duration::ZERO).await, None),
+            1 => assert_eq!(cache.remove(&1).await, None),
+            2 => cache.clear().await,
+            3 => cache.remove_tag("tag").await,
+            _ => assert!(cache.set_nx(1, 9, Some(Duration::ZERO)).await),
+        }
+        let (value, freshness) = load(&cache, 1, Ok(2)).await.unwrap();
+        match write {
+            // What was written is itself dead, and stale.
+            0 | 4 => assert_eq!((value, freshness), (9, Freshness::Stale), "{write}"),
+            _ => assert_eq!((value, freshness), (2, Freshness::Loaded), "{write}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_fails_is_tried_again_later_and_later() {
+    let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    let tries = Arc::new(AtomicU32::new(0));
+    let start = Instant::now();
+    let mut at = Vec::new();
+    while start.elapsed() < 200 * SECOND {
+        let (before, counter) = (tries.load(SeqCst), tries.clone());
+        let fails = async move || {
+            counter.fetch_add(1, SeqCst);
+            Err::<u32, _>("down")
+        };
+        let stale = cache.get_or_try_set_with_freshness(&1, SECOND, fails).await;
+        assert_eq!(stale.unwrap(), (1, Freshness::Stale));
+        settle().await;
+        if tries.load(SeqCst) > before {
+            at.push(start.elapsed().as_secs());
+        }
+        advance(SECOND / 2).await;
+    }
+    assert_eq!(at, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
+    assert_eq!(cache.stats().failed_loads, 9);
+    // One that succeeds begins anew.
+    advance(60 * SECOND).await;
+    load(&cache, 1, Ok(2)).await.unwrap();
+    settle().await;
+    assert_eq!(cache.get(&1).await, Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_panics_harms_nobody() {
+    let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    let panics = async || -> Result<u32, &str> { panic!("the loader") };
+    let stale = cache.get_or_try_set_with_freshness(&1, SECOND, panics).await;
+    assert_eq!(stale.unwrap(), (1, Freshness::Stale));
+    settle().await;
+    advance(SECOND).await;
+    load(&cache, 1, Ok(2)).await.unwrap();
+    settle().await;
+    assert_eq!(cache.get(&1).await, Some(2));
+}
+
+/// One refresh at a time; what is written meanwhile wins over it; and it keeps no cache alive.
+#[tokio::test(start_paused = true)]
+async fn one_refresh_runs_for_a_key_and_a_write_wins_over_it() {
+    let cache = builder().stale_while_revalidate(1_000 * SECOND).build();
+    let loads = Arc::new(AtomicU32::new(0));
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    let slow = || {
+        let loads = loads.clone();
+        async move || {
+            loads.fetch_add(1, SeqCst);
+            sleep(5 * SECOND).await;
+            Ok::<_, &str>(2)
+        }
+    };
+    for _ in 0..10 {
+        let stale = cache.get_or_try_set_with_freshness(&1, SECOND, slow()).await;
+        assert_eq!(stale.unwrap(), (1, Freshness::Stale));
+        sleep(SECOND / 10).await;
+    }
+    assert_eq!(loads.load(SeqCst), 1);
+    cache.set(1, 7).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(cache.get(&1).await, Some(7));
+
+    cache.set_ex(1, 1, Duration::ZERO).await;
+    cache.get_or_try_set_with_freshness(&1, SECOND, slow()).await.unwrap();
+    settle().await;
+    assert_eq!(loads.load(SeqCst), 2);
+    let weak = cache.downgrade();
+    drop(cache);
+    assert!(weak.upgrade().is_none());
+    sleep(10 * SECOND).await;
+}
+
+/// What a loader verb may return at each instant, beside a few lines that say so.
+#[tokio::test(start_paused = true)]
+async fn freshness_beside_a_naive_model() {
+    let mut random = SmallRng::seed_from_u64(0x5eed_0150);
+    for round in 0..200 {
+        let [revalidate, if_error] = [0, 0].map(|_: u32| random.random_range(0..4_u32) * 2);
+        let negative = random.random_range(0..3_u32);
+        let builder =
+            builder().stale_while_revalidate(revalidate * SECOND).stale_if_error(if_error * SECOND);
+        let cache = match negative {
+            0 => builder.build(),
+            seconds => builder.negative_ttl(seconds * SECOND).build(),
+        };
+        // The value and when it dies; until when an error is kept; until when no refresh is tried, and how often it failed.
+        let (mut value, mut error) = (None::<(u32, Duration)>, Duration::ZERO);
+        let (mut pause, mut fails, mut forgotten) = (Duration::ZERO, 0_u32, Duration::ZERO);
+        let (start, mut next) = (Instant::now(), 0);
+        for step in 0..60 {
+            let now = start.elapsed();
+            next += 1;
+            let source = if random.random_bool(0.5) { Ok(next) } else { Err("down") };
+            let ttl = random.random_range(0..3_u32);
+            let got = load(&cache, ttl, source).await;
+            settle().await;
+            let is_within = |window: u32| value.filter(|(_, died)| now < *died + window * SECOND);
+            let may_retry = now >= pause || now >= forgotten;
+            let mut fail = |kept: &mut Duration| {
+                if negative > 0 || revalidate > 0 {
+                    let row = if now < forgotten { fails } else { 0 };
+                    let wait = SECOND * 2_u32.pow(row).min(60);
+                    *kept = now + negative * SECOND;
+                    (pause, fails) = (now + wait, row + 1);
+                    forgotten = now + (2 * wait).max(negative * SECOND);
+                }
+            };
+            let expected = if let Some((value, _)) = is_within(0) {
+                Ok((value, Freshness::Fresh))
+            } else if let Some((stale, _)) = is_within(revalidate) {
+                if may_retry {
+                    match source {
+                        Ok(new) => {
+                            value = Some((new, now + ttl * SECOND));
+                            (error, pause, fails, forgotten) = Default::default();
+                        }
+                        Err(_) => fail(&mut error),
+                    }
+                }
+                Ok((stale, Freshness::Stale))
+            } else {
+                let failed = is_within(if_error).map(|(stale, _)| (stale, Freshness::Stale));
+                match source {
+                    _ if now < error => failed.ok_or(()),
+                    Ok(new) => {
+                        value = Some((new, now + ttl * SECOND));
+                        (error, pause, fails, forgotten) = Default::default();
+                        Ok((new, Freshness::Loaded))
+                    }
+                    Err(_) => {
+                        fail(&mut error);
+                        failed.ok_or(())
+                    }
+                }
+            };
+            assert_eq!(got.map_err(|_| ()), expected, "round {round}, step {step}");
+            if random.random_bool(0.05) {
+                cache.remove(&1).await;
+                value = None;
+                (error, pause, fails, forgotten) = Default::default();
+            }
+            if random.random_bool(0.3) {
+                cache.sweep().await;
+            }
+            advance(SECOND * random.random_range(0..3)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refresh_ahead_loads_before_the_death_and_returns_at_once() {
+    let cache = builder().refresh_ahead(10.0).sweep(Sweep::manual().seed(1)).build();
+    let slow = |value| {
+        async move || {
+            sleep(SECOND).await;
+            Ok::<_, &str>(value)
+        }
+    };
+    let ttl = 100 * SECOND;
+    cache.get_or_try_set_with_freshness(&1, ttl, slow(1)).await.unwrap();
+    let mut refreshed = None;
+    for second in 0..100 {
+        let got = cache.get_or_try_set_with_freshness(&1, ttl, slow(2)).await.unwrap();
+        assert_eq!(got.1, Freshness::Fresh);
+        if got.0 == 2 && refreshed.is_none() {
+            refreshed = Some(second);
+        }
+        sleep(SECOND).await;
+    }
+    // A load takes a second: so about ten of them before the death.
+    let refreshed = refreshed.expect("it was loaded before its death");
+    assert!((30..99).contains(&refreshed), "{refreshed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_shortens_by_a_random_share() {
+    let cache: Cache<u32, u32> = Cache::builder()
+        .jitter(0.5)
+        .time_to_live(100 * SECOND)
+        .sweep(Sweep::manual().seed(7))
+        .build();
+    for key in 0..1_000 {
+        match key % 4 {
+            0 => _ = cache.set(key, 0).await,
+            1 => _ = cache.set_ex(key, 0, 100 * SECOND).await,
+            2 => _ = cache.get_or_set_with(&key, 100 * SECOND, async || 0).await,
+            _ => cache.set_many([(key, 0)], None).await,
+        }
+    }
+    let mut left = Vec::new();
+    for key in 0..1_000 {
+        let Ttl::Remaining(ttl) = cache.ttl(&key).await else { panic!("{key}") };
+        assert!(ttl > 50 * SECOND && ttl <= 100 * SECOND, "{ttl:?}");
+        left.push(ttl);
+    }
+    let mean = left.iter().sum::<Duration>() / 1_000;
+    assert!(mean > 73 * SECOND && mean < 77 * SECOND, "{mean:?}");
+    cache.expire(&1, 100 * SECOND).await;
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(100 * SECOND));
+    cache.set_ex(1, 1, Duration::MAX).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_reads_dies_idle() {
+    for bounded in [false, true] {
+        let builder = builder().time_to_idle(10 * SECOND);
+        let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
+        cache.set(1, 1).await;
+        cache.set_ex(2, 2, 25 * SECOND).await;
+        cache.set_ex(3, 3, 5 * SECOND).await;
+        assert_eq!(cache.ttl(&1).await, Ttl::Remaining(10 * SECOND));
+        assert_eq!(cache.ttl(&2).await, Ttl::Remaining(10 * SECOND));
+        assert_eq!(cache.ttl(&3).await, Ttl::Remaining(5 * SECOND));
+        advance(9 * SECOND).await;
+        assert_eq!(cache.get_many([&1, &2, &3]).await, [Some(1), Some(2), None]);
+        advance(9 * SECOND).await;
+        // Neither is a hit.
+        assert!(cache.contains_key(&1).await && cache.iter().count() == 2);
+        assert_eq!(cache.get_or_set_with(&2, SECOND, async || unreachable!()).await, 2);
+        assert_eq!(cache.ttl(&2).await, Ttl::Remaining(7 * SECOND), "the sooner of both");
+        advance(SECOND).await;
+        assert_eq!(cache.get(&1).await, None);
+        advance(6 * SECOND).await;
+        assert_eq!(cache.get(&2).await, None);
+    }
+}
+
+/// Verbs on TTLs mean the entry's own.
+#[tokio::test(start_paused = true)]
+async fn idle_entries_keep_their_own_deadline() {
+    let cache = builder().time_to_idle(10 * SECOND).build();
+    cache.set_ex(1, 1, 100 * SECOND).await;
+    advance(5 * SECOND).await;
+    cache.update(&1, |value| *value += 1).await;
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(5 * SECOND), "not read");
+    assert!(cache.persist(&1).await);
+    assert!(!cache.persist(&1).await);
+    for _ in 0..30 {
+        advance(9 * SECOND).await;
+        assert_eq!(cache.get(&1).await, Some(2));
+    }
+    assert!(cache.expire(&1, 12 * SECOND).await);
+    assert!(cache.extend(&1, SECOND).await);
+    advance(9 * SECOND).await;
+    assert_eq!(cache.get(&1).await, Some(2));
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(4 * SECOND));
+    cache.set_keep_ttl(1, 3).await;
+    assert_eq!(cache.ttl(&1).await, Ttl::Remaining(4 * SECOND));
+    advance(4 * SECOND).await;
+    assert_eq!(cache.get(&1).await, None);
+}
+
+/// Entries change their places, into larger and smaller tables, and each keeps what is its own.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_of_entries_goes_with_them() {
+    for bounded in [false, true] {
+        let builder = builder().time_to_idle(100 * SECOND);
+        let cache = if bounded { builder.max_entries(100_000).build() } else { builder.build() };
+        for key in 0..50_000 {
+            let tag = format!("tag {}", key % 10);
+            if key % 3 == 0 {
+                cache
+                    .set_tagged(key, key, Duration::from_secs(150 + u64::from(key) % 7), [tag])
+                    .await;
+            } else {
+                cache.set_ex(key, key, Duration::from_secs(150 + u64::from(key) % 7)).await;
+            }
+        }
+        for key in 0..50_000 {
+            if key % 16 != 0 {
+                cache.remove(&key).await;
+            }
+        }
+        // Gives memory back, in parts; reads and writes meanwhile.
+        let mut sweeps = 0;
+        advance(90 * SECOND).await;
+        while sweeps < 40 {
+            cache.sweep().await;
+            sweeps += 1;
+            for key in (0..50_000).step_by(16).skip(sweeps).step_by(40) {
+                assert_eq!(cache.get(&key).await, Some(key));
+            }
+        }
+        cache.get_many((0..50_000).collect::<Vec<_>>().iter()).await;
+        for key in (0..50_000).step_by(16) {
+            let left = Duration::from_secs(60 + u64::from(key) % 7);
+            assert_eq!(cache.ttl(&key).await, Ttl::Remaining(left), "{key}");
+        }
+        cache.remove_tag("tag 2").await;
+        cache.remove_tag("no such tag").await;
+        for key in (0..50_000).step_by(16) {
+            let is_tagged = key % 3 == 0 && key % 10 == 2;
+            assert_eq!(cache.get(&key).await.is_none(), is_tagged, "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bad_numbers_are_named() {
+    let panics = |build: fn(Builder<u32, u32>) -> Builder<u32, u32>| {
+        let panic = std::panic::catch_unwind(|| drop(build(builder()))).unwrap_err();
+        *panic.downcast::<String>().unwrap()
+    };
+    assert!(panics(|b| b.jitter(1.0)).contains("jitter must be at least 0 and below 1, got 1"));
+    assert!(panics(|b| b.jitter(f64::NAN)).contains("got NaN"));
+    assert!(panics(|b| b.refresh_ahead(-1.0)).contains("refresh_ahead"));
+    assert!(panics(|b| b.time_to_idle(Duration::ZERO)).contains("time_to_idle"));
+    assert!(panics(|b| b.negative_ttl(Duration::ZERO)).contains("negative_ttl"));
+}
