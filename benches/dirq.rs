@@ -25,6 +25,9 @@ const COUNT: usize = 2_000;
 /// Elements in the queue that is counted.
 const MANY: usize = 20_000;
 
+/// Elements a round that are synced.
+const SYNCED: usize = 200;
+
 fn main() {
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let rounds = if quick { 3 } else { 41 };
@@ -58,16 +61,23 @@ fn main() {
     page += &bench.simple("Simple queues", &memory);
     page += &bench.normal("Normal queues", &memory);
     page += &bench.counts();
+    page += "\n## On a disk that is quick\n\n\
+             On ext4 in an image that is in memory: all that a disk's file system costs, but for the disk. As on any \
+             disk, each call is a trip to a thread that may wait, so that a disk that is slow stops no other task. \
+             `locked` locks up to 64 elements a trip.\n\n";
+    bench.rounds = bench.rounds.min(15);
+    match Image::mount(&memory) {
+        Ok(image) => page += &bench.disk(&image.folder),
+        Err(why) => writeln!(page, "Not measured: {why}.\n").expect("a string takes all"),
+    }
     writeln!(
         page,
-        "\n## On a disk\n\nOn {}, each call is a trip to a thread for blocking work, so that a disk that is slow \
-         stops no other task. `locked` locks up to 64 elements a trip.\n",
+        "## On this machine's disk\n\nOn {}. It is shared, and slowed down after each burst: a rough picture.\n",
         file_system(disk.path())
     )
     .expect("a string takes all");
-    // A disk is slow, and each of its figures a rough one.
-    bench.rounds = bench.rounds.min(9);
-    page += &bench.simple("Simple queues on a disk", disk.path());
+    bench.rounds = bench.rounds.min(7);
+    page += &bench.disk(disk.path());
     println!("{page}");
     if !quick {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/dirq.md");
@@ -85,7 +95,7 @@ struct Bench {
 /// What is measured of both kinds of queues, which are two types with the same calls.
 macro_rules! rounds {
     ($bench:ident, $kind:literal, $path:ident, $queue:ident, $new:expr, $is_whole:expr) => {{
-        let mut figures = [const { Vec::new() }; 9];
+        let mut figures = [const { Vec::new() }; 10];
         for _ in 0..$bench.rounds {
             figures[0].push($bench.python.seconds(concat!($kind, " add"), &$path));
             figures[1].push($bench.python.seconds(concat!($kind, " take"), &$path));
@@ -138,6 +148,21 @@ macro_rules! rounds {
                 }
             });
             $bench.time(&mut figures[8], async || take_chunks($queue.locked()).await);
+            let names: Vec<_> = $bench.runtime.block_on(async {
+                let names = $queue.add_many((0..COUNT).map(|_| $new())).await;
+                names.expect("room")
+            });
+            $bench.time(&mut figures[9], async || {
+                stream::iter(&names)
+                    .map(|name| $queue.dequeue(name))
+                    .buffer_unordered(8)
+                    .try_for_each(async |taken| {
+                        assert!($is_whole(&taken.expect("it is there")));
+                        Ok(())
+                    })
+                    .await
+                    .expect("locks");
+            });
         }
         figures
     }};
@@ -160,6 +185,53 @@ impl Bench {
         let element = || Element::new().with("body", text);
         let is_whole = |element: &Element| element.string("body").is_some();
         table(title, rounds!(self, "normal", path, queue, element, is_whole))
+    }
+
+    fn disk(&mut self, folder: &Path) -> String {
+        let simple = self.simple("Simple queues", folder);
+        let normal = self.normal("Normal queues", folder);
+        simple + &normal + &self.synced(folder)
+    }
+
+    /// What survives a crash of the machine.
+    fn synced(&mut self, folder: &Path) -> String {
+        let path = folder.join("synced");
+        let queue = QueueSimple::builder(&path).sync(true).open();
+        let queue = self.runtime.block_on(queue).expect("a queue");
+        let mut figures = [const { Vec::new() }; 5];
+        for _ in 0..self.rounds {
+            figures[0].push(self.python.seconds("simple sync", &path));
+            for (index, callers) in [(1, 1), (2, 8), (3, 64)] {
+                self.time(&mut figures[index], async || {
+                    stream::iter(0..SYNCED)
+                        .map(|_| queue.add(BODY))
+                        .buffer_unordered(callers)
+                        .try_for_each(async |_| Ok(()))
+                        .await
+                        .expect("room");
+                });
+            }
+            self.time(&mut figures[4], async || {
+                queue.add_many([BODY; SYNCED]).await.expect("room");
+            });
+            self.runtime.block_on(take_chunks(queue.locked()));
+        }
+        let figures = figures.map(|figures| SYNCED as f64 / median(figures));
+        let names = [
+            "Python: `add`, and `fsync` of the file",
+            "`add`, with the file and its directory synced",
+            "the same, eight calls at a time",
+            "the same, 64 calls at a time",
+            "`add_many` of 200",
+        ];
+        let mut page = String::from(
+            "### Synced adds to a simple queue\n\n| | elements a second | to Python's |\n| --- | --- | --- |\n",
+        );
+        for (name, figure) in names.iter().zip(figures) {
+            writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / figures[0])
+                .expect("a string takes all");
+        }
+        page + "\n"
     }
 
     fn counts(&mut self) -> String {
@@ -191,8 +263,8 @@ impl Bench {
     }
 }
 
-fn table(title: &str, figures: [Vec<f64>; 9]) -> String {
-    let [py_add, py_take, add, take, add_many, dequeue, add_8, locked, chunks] =
+fn table(title: &str, figures: [Vec<f64>; 10]) -> String {
+    let [py_add, py_take, add, take, add_many, dequeue, add_8, locked, chunks, dequeue_8] =
         figures.map(|figures| COUNT as f64 / median(figures));
     let mut page = format!(
         "### {title}\n\n| | elements a second | to Python's | to `add` |\n| --- | --- | --- | --- |\n"
@@ -212,6 +284,7 @@ fn table(title: &str, figures: [Vec<f64>; 9]) -> String {
         ("Python: `lock`, `get`, `remove`", py_take),
         ("`lock`, `get`, `remove`", take),
         ("`dequeue`", dequeue),
+        ("`dequeue`, eight calls at a time", dequeue_8),
         ("`locked`, `ack`", locked),
         ("`locked` in chunks, `ack_all`", chunks),
     ] {
@@ -219,6 +292,36 @@ fn table(title: &str, figures: [Vec<f64>; 9]) -> String {
             .expect("a string takes all");
     }
     page + "\n"
+}
+
+/// A file system of a disk, in memory.
+struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    fn mount(memory: &Path) -> Result<Self, String> {
+        let (image, folder) = (memory.join("image"), memory.join("mounted"));
+        fs::create_dir(&folder).expect("a folder can be made");
+        let file = fs::File::create(&image).expect("a file can be made");
+        file.set_len(1 << 30).expect("it takes no room until it is written");
+        let run = |program: &str, args: &[&str], paths: &[&Path]| {
+            let output = Command::new(program).args(args).args(paths).output();
+            let output = output.map_err(|error| format!("{program} can't be run ({error})"))?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().unwrap_or_default().to_owned();
+            output.status.success().then_some(()).ok_or_else(|| format!("{program}: {said}"))
+        };
+        run("mkfs.ext4", &["-q", "-F"], &[&image])?;
+        run("mount", &["-o", "loop"], &[&image, &folder])?;
+        Ok(Self { folder })
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.folder).status();
+    }
 }
 
 /// The name of the file system at `path`.
@@ -246,11 +349,11 @@ struct Python {
 }
 
 const PROGRAM: &str = r#"
-import sys, time
+import os, sys, time
 from dirq.QueueSimple import QueueSimple
 from dirq.queue import Queue
 
-BODY, COUNT, MANY = "x" * 200, int(sys.argv[1]), int(sys.argv[2])
+BODY, COUNT, MANY, SYNCED = "x" * 200, *map(int, sys.argv[1:])
 
 def take(queue):
     name = queue.first()
@@ -268,6 +371,11 @@ for line in sys.stdin:
     if work == "add":
         for _ in range(COUNT):
             queue.add(element)
+    elif work == "sync":
+        for _ in range(SYNCED):
+            fd = os.open(path + "/" + queue.add(element), os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
     elif work == "take":
         take(queue)
     else:
@@ -282,7 +390,7 @@ impl Python {
             PathBuf::from,
         );
         let mut child = Command::new(&python)
-            .args(["-c", PROGRAM, &COUNT.to_string(), &MANY.to_string()])
+            .args(["-c", PROGRAM, &COUNT.to_string(), &MANY.to_string(), &SYNCED.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

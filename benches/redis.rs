@@ -3,6 +3,7 @@
 //! It starts its own `redis-server`. Every figure is the median of rounds in which all take turns, on one
 //! machine in one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
 
+mod redis_recovery;
 #[path = "../tests/common/redis.rs"]
 mod servers;
 
@@ -54,6 +55,7 @@ fn main() {
     );
     page += &runtime.block_on(verbs(&server, rounds, if quick { 20 } else { 100 }));
     page += &runtime.block_on(claims(&server, rounds));
+    page += &runtime.block_on(redis_recovery::table(if quick { 1 } else { 5 }));
     println!("{page}");
     if !quick {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/redis.md");

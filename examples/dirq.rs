@@ -20,16 +20,33 @@
 //! | `add QUEUE [TEXT]...` | adds texts (simple queues), or the lines of stdin; prints their names |
 //! | `list QUEUE`, `count QUEUE` | the names, locked or not; how many there are |
 //! | `get QUEUE NAME...` | prints elements, which it locks as long as that takes |
+//! | `peek QUEUE NAME...` | prints elements, locked or not, and leaves no trace |
 //! | `lock`, `unlock QUEUE NAME...` | whether each could be locked (if not all: status 1) |
+//! | `touch QUEUE NAME...` | makes elements, and so their locks, young: a purge lets them be for longer |
 //! | `remove QUEUE NAME...` | locks elements and removes them |
 //! | `drain QUEUE`, `watch QUEUE` | prints each element and removes it; `watch` waits for more |
+//! | `dead QUEUE` | prints the dead letters: what failed too often; `--remove` removes them |
+//! | `retry QUEUE [NAME]...` | lets dead letters come again, all or some, at once or `--in` some seconds |
 //! | `purge QUEUE` | takes away what dead processes left |
 //! | `convert FROM TO` | moves all to a queue of the other kind |
 //!
 //! `get` and `remove` with `--locked` are for elements that you have locked. An element is removed when its line
 //! is written: of those of a `drain` that was killed, the last may come again. Ctrl-C unlocks what is locked.
 //!
-//! What can't be read, moved or purged is told of on stderr, and stays; the rest is done, and the status is 1.
+//! # What can't be done
+//!
+//! `drain`, `watch`, `convert`, `dead` and `purge` tell on stderr of what they can't read, move or take away, leave it, and
+//! do the rest. The other commands end at the first element, or line of stdin, that is bad; with `--skip-bad` they tell of
+//! it and go on, too.
+//!
+//! | status | when |
+//! | --- | --- |
+//! | 0 | all was done; with `--skip-bad`, all but what was told of |
+//! | 1 | something could not be done: stderr tells of it, or the line says `false` |
+//! | 2 | the arguments can't be understood |
+//! | 130 | Ctrl-C ended it |
+//!
+//! Long commands show their progress where stderr is a terminal.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -65,6 +82,9 @@ struct Args {
     /// Let each element that is added survive a crash of the machine.
     #[arg(long, global = true)]
     sync: bool,
+    /// Go on past what can't be read, added or moved, and tell of it alone.
+    #[arg(long, global = true)]
+    skip_bad: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -91,10 +111,14 @@ enum Command {
         #[arg(long)]
         locked: bool,
     },
+    /// Print elements, locked or not.
+    Peek { queue: PathBuf, names: Vec<Name> },
     /// Lock elements, for a program that works on them.
     Lock { queue: PathBuf, names: Vec<Name> },
     /// Give locks back.
     Unlock { queue: PathBuf, names: Vec<Name> },
+    /// Make elements young, and so their locks.
+    Touch { queue: PathBuf, names: Vec<Name> },
     /// Remove elements.
     Remove {
         queue: PathBuf,
@@ -116,6 +140,22 @@ enum Command {
         /// At most so many.
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+    },
+    /// Print the elements that failed too often.
+    Dead {
+        queue: PathBuf,
+        /// Remove each.
+        #[arg(long)]
+        remove: bool,
+    },
+    /// Let elements that failed too often come again.
+    Retry {
+        queue: PathBuf,
+        /// All, unless some are named.
+        names: Vec<Name>,
+        /// In so many seconds.
+        #[arg(long = "in", value_name = "SECONDS", default_value_t = 0)]
+        delay: u64,
     },
     /// Take away what dead processes left.
     Purge {
@@ -149,6 +189,7 @@ async fn main() -> ExitCode {
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
+        Ok(false) if args.skip_bad => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             complain(&*failure);
@@ -166,9 +207,10 @@ async fn run(args: &Args) -> Result<bool, Failure> {
             let mut lines = lines_of_stdin();
             let bar = progress(None);
             while let Some(line) = lines.recv().await {
-                let line: Json = serde_json::from_str(&line?)?;
-                let element = line.get("element").ok_or("a line has no \"element\"")?;
-                say(&json!({ "name": queue.add(element).await? }))?;
+                match queue.add_line(&line?).await {
+                    Ok(name) => say(&json!({ "name": name }))?,
+                    Err(failure) => bar.suspend(|| args.pass_over(failure))?,
+                }
                 bar.inc(1);
             }
         }
@@ -199,12 +241,19 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::Get { queue, names, locked } => {
             let queue = open(queue).await?;
             for name in names {
-                queue.must_lock(name, *locked).await?;
-                let element = queue.get(name).await;
-                if !locked {
-                    queue.unlock(name).await?;
+                match queue.read(name, *locked).await {
+                    Ok(element) => say(&json!({ "name": name, "element": element }))?,
+                    Err(failure) => args.pass_over(failure)?,
                 }
-                say(&json!({ "name": name, "element": element? }))?;
+            }
+        }
+        Command::Peek { queue, names } => {
+            let queue = open(queue).await?;
+            for name in names {
+                match queue.peek(name).await {
+                    Ok(element) => say(&json!({ "name": name, "element": element }))?,
+                    Err(failure) => args.pass_over(failure)?,
+                }
             }
         }
         Command::Lock { queue, names } => {
@@ -220,17 +269,49 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         Command::Unlock { queue, names } => {
             let queue = open(queue).await?;
             for name in names {
-                queue.unlock(name).await?;
-                say(&json!({ "name": name, "locked": false }))?;
+                match queue.unlock(name).await {
+                    Ok(()) => say(&json!({ "name": name, "locked": false }))?,
+                    Err(failure) => args.pass_over(failure)?,
+                }
+            }
+        }
+        Command::Touch { queue, names } => {
+            let queue = open(queue).await?;
+            for name in names {
+                match queue.touch(name).await {
+                    Ok(()) => say(&json!({ "name": name, "touched": true }))?,
+                    Err(failure) => args.pass_over(failure)?,
+                }
             }
         }
         Command::Remove { queue, names, locked } => {
             let queue = open(queue).await?;
             for name in names {
-                queue.must_lock(name, *locked).await?;
-                queue.remove(name).await?;
-                say(&json!({ "name": name, "removed": true }))?;
+                match queue.take_out(name, *locked).await {
+                    Ok(()) => say(&json!({ "name": name, "removed": true }))?,
+                    Err(failure) => args.pass_over(failure)?,
+                }
             }
+        }
+        Command::Dead { queue, remove } => {
+            let queue = open(queue).await?;
+            let bar = progress(Some(queue.dead_len().await?));
+            match &queue {
+                Either::Simple(queue) => {
+                    let take = async |max| queue.take_dead(max).await;
+                    print_dead(take, |bytes| of_bytes(bytes), *remove, &bar).await?;
+                }
+                Either::Normal(queue, _) => {
+                    must_have_schema(queue)?;
+                    print_dead(async |max| queue.take_dead(max).await, of_element, *remove, &bar)
+                        .await?;
+                }
+            }
+        }
+        Command::Retry { queue, names, delay } => {
+            let queue = open(queue).await?;
+            let delay = Duration::from_secs(*delay);
+            return revive(&queue, names, delay).await;
         }
         Command::Drain { queue, limit } => {
             let queue = open(queue).await?;
@@ -271,6 +352,7 @@ async fn run(args: &Args) -> Result<bool, Failure> {
                 "temporary": report.temporary,
                 "locks": report.locks,
                 "directories": report.directories,
+                "records": report.records,
                 "failed": report.failed,
             }))?;
             return Ok(report.failed == 0);
@@ -331,6 +413,11 @@ impl Either {
         })
     }
 
+    async fn add_line(&self, line: &str) -> Result<Name, Failure> {
+        let line: Json = serde_json::from_str(line)?;
+        self.add(line.get("element").ok_or("a line has no \"element\"")?).await
+    }
+
     fn names(&self) -> Walk<Name> {
         either!(self, queue => queue.names())
     }
@@ -355,6 +442,45 @@ impl Either {
         Ok(())
     }
 
+    async fn touch(&self, name: &Name) -> Result<(), Failure> {
+        either!(self, queue => queue.touch(name).await?);
+        Ok(())
+    }
+
+    async fn dead_len(&self) -> Result<u64, Failure> {
+        Ok(either!(self, queue => queue.dead_len().await?))
+    }
+
+    /// The names of some that are dead, and that nobody else works on.
+    async fn some_dead(&self) -> Result<Vec<Name>, Failure> {
+        Ok(either!(self, queue => {
+            let dead = queue.take_dead(DEAD_AT_ONCE).await?;
+            dead.iter().map(|letter| *letter.name()).collect()
+        }))
+    }
+
+    async fn revive(&self, name: &Name, delay: Duration) -> Result<bool, Failure> {
+        Ok(either!(self, queue => queue.revive(name, delay).await?))
+    }
+
+    /// Locks an element as long as that takes, unless it is.
+    async fn read(&self, name: &Name, is_locked: bool) -> Result<Json, Failure> {
+        self.must_lock(name, is_locked).await?;
+        let element = self.get(name).await;
+        if !is_locked {
+            self.unlock(name).await?;
+        }
+        element
+    }
+
+    async fn peek(&self, name: &Name) -> Result<Json, Failure> {
+        let element = match self {
+            Self::Simple(queue) => queue.peek(name).await?.map(|bytes| of_bytes(&bytes)),
+            Self::Normal(queue, _) => queue.peek(name).await?.map(|element| of_element(&element)),
+        };
+        element.ok_or_else(|| format!("{name} is gone").into())
+    }
+
     async fn get(&self, name: &Name) -> Result<Json, Failure> {
         Ok(match self {
             Self::Simple(queue) => of_bytes(&queue.get(name).await?),
@@ -362,10 +488,69 @@ impl Either {
         })
     }
 
-    async fn remove(&self, name: &Name) -> Result<(), Failure> {
+    async fn take_out(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
+        self.must_lock(name, is_locked).await?;
         either!(self, queue => queue.remove(name).await?);
         Ok(())
     }
+}
+
+impl Args {
+    /// Tells of what is bad, where it is not to end all.
+    fn pass_over(&self, failure: Failure) -> Result<(), Failure> {
+        if !self.skip_bad {
+            return Err(failure);
+        }
+        complain(&*failure);
+        Ok(())
+    }
+}
+
+/// How many dead letters are held at once.
+const DEAD_AT_ONCE: usize = 64;
+
+async fn print_dead<T: Send + 'static>(
+    take: impl AsyncFn(usize) -> Result<Vec<Lock<T>>, fleeting::dirq::Error>,
+    to_json: impl Fn(&T) -> Json,
+    remove: bool,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    // Those that are only printed are held until the end: given back, they would come again.
+    let at_once = if remove { DEAD_AT_ONCE } else { usize::MAX };
+    loop {
+        let dead = take(at_once).await?;
+        for letter in &dead {
+            let (name, attempts) = (letter.name(), letter.attempts());
+            let element = to_json(letter.value());
+            say(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+            bar.inc(1);
+        }
+        if !remove || dead.is_empty() {
+            return Ok(());
+        }
+        Lock::ack_all(dead).await?;
+    }
+}
+
+/// Lets all that is dead come again, unless some are named; false where one of these was not dead.
+async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
+    let mut all = true;
+    for name in names {
+        let revived = queue.revive(name, delay).await?;
+        say(&json!({ "name": name, "revived": revived }))?;
+        all &= revived;
+    }
+    while names.is_empty() {
+        let dead = queue.some_dead().await?;
+        if dead.is_empty() {
+            break;
+        }
+        for name in dead {
+            let revived = queue.revive(&name, delay).await?;
+            say(&json!({ "name": name, "revived": revived }))?;
+        }
+    }
+    Ok(all)
 }
 
 /// False where some elements stay, as they can't be read.

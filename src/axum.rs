@@ -2,12 +2,15 @@
 
 mod admission;
 mod body;
+mod by;
 mod client_ip;
+mod decision;
 mod forwarded;
 mod headers;
 mod key;
 mod layer;
 mod limiter;
+mod plans;
 mod response;
 mod retry_after;
 mod sent;
@@ -17,6 +20,7 @@ mod settings;
 pub use self::{
     body::RateLimitBody,
     client_ip::{BadNetwork, ClientIp, ClientIpRejection, TrustedProxies},
+    decision::RateLimitDecision,
     headers::Headers,
     layer::RateLimitLayer,
     limiter::LayerLimiter,

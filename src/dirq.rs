@@ -58,6 +58,27 @@
 //!   matter.
 //! - **No rights of its own.** Those of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
+//! # Retries and dead letters
+//!
+//! Work that fails gives its element back: by a [`Lock`] that is dropped, or by [`retry_in`](Lock::retry_in). In a queue
+//! that is opened with [`max_attempts`](QueueSimpleBuilder::max_attempts) or [`backoff`](QueueSimpleBuilder::backoff),
+//! each delivery by [`locked`](DirQueue::locked) and [`watch`](DirQueue::watch) is counted before anybody has it, so that
+//! a job that takes its process along counts too. What failed rests, for a backoff that doubles each time, and the others
+//! come meanwhile; what failed as often as it may is dead: it stays, and only
+//! [`take_dead`](DirQueue::take_dead) gives it out, until it is [revived](DirQueue::revive). An element that can't be
+//! read is not delivered, and comes as an error each time.
+//!
+//! What is known of an element stands beside the others in the directory `retries`: a symbolic link that leads nowhere,
+//! whose text says how often it was given out, and when it comes again, by the wall clock of who wrote it. All processes
+//! that use this library go by it. The other implementations don't know that directory, and work in the queue as if it
+//! were not there: they take what rests and what is dead as any other element. What is known of elements that are gone,
+//! a purge by this library removes. (It does not stand beside the files of the elements themselves: Perl's purge
+//! removes all that has a dot in its name there, and a file more would keep directories from being removed.) A crash of
+//! the machine may lose what was known last, also with [`sync`](QueueSimpleBuilder::sync).
+//!
+//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. A queue that
+//! is opened without these settings counts nothing but `retry_in`.
+//!
 //! # Cost
 //!
 //! Calls to the file system are made on the runtime's threads for blocking work, one trip there a call: between
@@ -70,9 +91,10 @@
 //! thread that polls the future: to add up to 64 KiB, to lock, read, unlock, remove or touch, and to go on with what
 //! was listed. It takes 5 to 50 µs, and part in Tokio's cooperative budget: a task that does nothing else lets
 //! others run about once in a millisecond. What may be long goes to another thread there too: to list, count and
-//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk. Such a queue keeps
-//! up to four of its directories open, all of a process together up to 64, so that their file system can't be
-//! unmounted meanwhile.
+//! purge, to add or read more than 64 KiB, `add_many`, and `add_path`, whose file may be on a disk.
+//!
+//! There, and on a disk of this machine (ext2 to ext4, XFS, Btrfs, F2FS), a queue keeps up to four of its directories
+//! open, all of a process together up to 64, so that their file system can't be unmounted meanwhile.
 //!
 //! # From Python's `dirq`
 //!
@@ -103,7 +125,11 @@
 // the one door to the file system, and `blocking` says on which thread one goes through it.
 mod ahead;
 mod blocking;
+mod bound;
 mod counts;
+mod cursor;
+mod dead;
+mod delivery;
 mod dir_cache;
 mod element;
 mod error;
@@ -119,6 +145,8 @@ mod prefetch;
 mod protocol;
 mod purge;
 mod queue;
+mod records;
+mod retries;
 mod retry;
 mod root;
 mod schema;

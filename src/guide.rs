@@ -4,11 +4,16 @@
 //! | --- | --- |
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
+//! | [`loaders`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
+//! | [`many_keys`] | many keys in one call, a value that depends on the one before, tags, futures on keys |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
 //! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
+//! | [`recipes`] | tokens, codes, idempotency, debounce, flags, sessions: small programs |
+//! | [`from_moka`] | the calls of moka beside these |
+//! | [`from_others`] | the calls of quick_cache, retainer, Redis, TimedDict and pyttl beside these |
 //! | [`from_governor`] | the calls of governor and tower-governor beside these |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
@@ -25,6 +30,7 @@
 //! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
 //! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
+//! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
 //! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
@@ -39,6 +45,12 @@ pub mod streams {}
 #[doc = include_str!("guide/handles.md")]
 pub mod handles {}
 
+#[doc = include_str!("guide/loaders.md")]
+pub mod loaders {}
+
+#[doc = include_str!("guide/many_keys.md")]
+pub mod many_keys {}
+
 #[doc = include_str!("guide/bounds.md")]
 pub mod bounds {}
 
@@ -49,6 +61,15 @@ pub mod rate_limits {}
 #[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
 pub mod costs_known_afterwards {}
+
+#[doc = include_str!("guide/recipes.md")]
+pub mod recipes {}
+
+#[doc = include_str!("guide/from_moka.md")]
+pub mod from_moka {}
+
+#[doc = include_str!("guide/from_others.md")]
+pub mod from_others {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
 #[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]

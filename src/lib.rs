@@ -23,6 +23,8 @@
 //!
 //! The [guide] has a page for each of the other types: rate limits, sets, the timeout dictionary, the same verbs on
 //! Redis, and directory queues.
+//! Its [recipes](guide::recipes) are small programs for common jobs, and who comes from
+//! [moka](guide::from_moka), [governor](guide::from_governor) or [another](guide::from_others) finds each call beside ours.
 //!
 //! # Words
 //!
@@ -69,7 +71,7 @@ mod timeout_dict;
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
-    RateLimitFuture, RateLimitLayer, TrustedProxies,
+    RateLimitDecision, RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]

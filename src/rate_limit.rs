@@ -11,6 +11,8 @@ mod builder;
 mod check;
 mod denial_log;
 mod gcra;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod key_state;
 mod limit;
 mod limited;
@@ -59,7 +61,8 @@ pub use self::{
 #[cfg(feature = "redis")]
 pub(crate) use self::{
     limited::Several,
-    waiting::{Waiting, before},
+    stats::{COUNTED, with_denials},
+    waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{coop, hasher::DefaultHasher};
 
@@ -258,9 +261,10 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up was not charged, and those behind move up. But one that is kept and no longer
-    /// polled (a branch of `select!` that lost, and is waited for again later) keeps its place, and **all behind
-    /// it wait for it**: poll it on, or drop it.
+    /// Cancel safe: who gives up was not charged, and those behind move up. One that is kept and no longer polled (a
+    /// branch of `select!` that lost, and is waited for again later) holds them up for a second after it could pass,
+    /// or for some seconds where it comes to the head of the line by others giving up. Then they go first, until it is
+    /// polled again.
     ///
     /// ```
     /// use fleeting::{Limit, RateLimiter};
@@ -300,7 +304,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
-            limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await
+            limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await.0
         })
     }
 
@@ -309,7 +313,8 @@ where
     /// # Errors
     ///
     /// [`Limited`] where it can't pass within `max_wait`: at once where that is clear from what is in use and what
-    /// those before it wait for, else when it is over. So no more wait for a key than may pass in time.
+    /// those before it wait for, or where [as many](RateLimiterBuilder::max_waiting) wait as may; else when it is over.
+    /// So no more wait for a key than may pass in time.
     ///
     /// # Cancel safety
     ///
@@ -324,7 +329,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
-            limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await
+            limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await.0
         })
     }
 
@@ -364,6 +369,25 @@ where
     /// What the limiter has decided and holds. O(shards).
     pub fn stats(&self) -> LimiterStats {
         dispatch!(&self.0, limiter => limiter.stats())
+    }
+
+    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
+    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    /// O(shards).
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let (burst, hourly) = (Limit::per_second(1).named("burst"), Limit::per_hour(9).named("hourly"));
+    /// let limiter = RateLimiter::<u32>::builder().limit(burst.clone()).limit(hourly.clone()).build();
+    /// assert!(limiter.check(&7).await.is_ok());
+    /// assert!(limiter.check(&7).await.is_err());
+    /// assert_eq!(limiter.denials(), [(burst, 1), (hourly, 0)]);
+    /// # }
+    /// ```
+    pub fn denials(&self) -> Vec<(Limit, u64)> {
+        dispatch!(&self.0, limiter => limiter.denials())
     }
 }
 

@@ -13,17 +13,23 @@ mod record;
 mod stats;
 mod writer;
 
-use std::{fmt, future::poll_fn, sync::Arc};
+use std::{fmt, future::poll_fn, sync::Arc, time::Duration};
 
 use futures_core::Stream;
 use serde::Serialize;
 
 pub use self::stats::SpoolStats;
-use self::{any_queue::AnyQueue, writer::Writer};
+use self::{
+    any_queue::AnyQueue,
+    writer::{Settings, Writer},
+};
 use crate::{
-    dirq::Schema,
+    dirq::{Purge, Schema},
     engine::event::{Cause, Event},
 };
+
+/// How often the queue is purged, unless something else is wanted.
+const PURGE_EVERY: Duration = Duration::from_secs(600);
 
 /// An event stream written to a directory queue, so that an expiration outlives the process, and a program
 /// in any language can take it.
@@ -37,8 +43,8 @@ use crate::{
 ///
 /// # What is guaranteed
 ///
-/// *At least once.* An event is in hand, of which there are at most 256, from when it leaves the stream until
-/// it is in the queue. Dropping the future of [`run`](Self::run) loses none and doubles none: a batch that is
+/// *At least once.* An event is in hand, of which there are at most 256, or a mebibyte and one more, from when it
+/// leaves the stream until it is in the queue. Dropping the future of [`run`](Self::run) loses none and doubles none: a batch that is
 /// being written is written to its end, and what is left in hand belongs to the next run. Where the whole
 /// process dies, what was not in the queue dies as all that is in memory; nothing that was in it is written
 /// again. The one way to a double is a runtime that is shut down in mid-write, and another that runs the
@@ -82,8 +88,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Spool {
     writer: Arc<Writer>,
-    /// The causes that are written, as bits.
-    causes: u8,
+    settings: Settings,
 }
 
 impl Spool {
@@ -98,10 +103,13 @@ impl Spool {
         if let Err(error) = queue.check() {
             panic!("the spool can't write to {}: {error}", queue.path().display());
         }
+        let purge = (PURGE_EVERY, Purge::default().max_lock(Duration::ZERO));
+        let causes = Cause::Expired.bit();
+        let settings = Settings { causes, skip_too_large: false, purge: Some(purge) };
         let writer = Arc::new(Writer::new(queue));
         #[cfg(feature = "metrics")]
         metrics::follow(&writer);
-        Self { writer, causes: Cause::Expired.bit() }
+        Self { writer, settings }
     }
 
     /// The schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.
@@ -112,9 +120,32 @@ impl Spool {
     /// Which causes this handle, and clones of it, writes; the others are passed over. Only those come that
     /// the cache [publishes](crate::Builder::publish). Defaults to [`Cause::Expired`].
     #[must_use]
-    pub fn causes(self, causes: impl IntoIterator<Item = Cause>) -> Self {
-        let causes = Cause::bits(causes);
-        Self { causes, ..self }
+    pub fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
+        self.settings.causes = Cause::bits(causes);
+        self
+    }
+
+    /// Whether this handle, and clones of it, skips an event that is longer than the queue takes
+    /// ([`max_size`](crate::dirq::QueueSimpleBuilder::max_size)): it is lost, [counted](SpoolStats::skipped), and an
+    /// error is logged. Defaults to false: it is held, and with it all that is behind it.
+    ///
+    /// Whatever else the queue refuses, it may take later, and so is never skipped.
+    #[must_use]
+    pub fn skip_too_large(mut self, skip: bool) -> Self {
+        self.settings.skip_too_large = skip;
+        self
+    }
+
+    /// Purges the queue when this handle, or a clone of it, writes, and the last purge of the spool is `every` ago.
+    /// [`Duration::MAX`] is never but the first time. Defaults to ten minutes, with
+    /// [`max_lock`](Purge::max_lock) off: what writers have left half done when they died is taken away, and locks of
+    /// those who take the elements are let be.
+    ///
+    /// It costs a look at each element. What can't be purged is logged, and holds up nothing.
+    #[must_use]
+    pub fn purge_every(mut self, every: Duration, purge: Purge) -> Self {
+        self.settings.purge = Some((every, purge));
+        self
     }
 
     /// Writes the events of a stream, such as [`LosslessEvents`](crate::LosslessEvents), until it ends and
@@ -157,17 +188,17 @@ impl Spool {
         V: Serialize,
         E: Stream<Item = Arc<Event<K, V>>> + Unpin,
     {
-        let Self { writer, causes } = self.clone();
+        let Self { writer, settings } = self.clone();
         async move {
             let mut events = events;
             let mut more = true;
             loop {
                 // First, for what a run before this one has left.
-                writer.write_all().await;
+                writer.write_all(settings).await;
                 if !more {
                     return writer.stats();
                 }
-                more = poll_fn(|cx| writer.poll_batch(&mut events, causes, cx)).await;
+                more = poll_fn(|cx| writer.poll_batch(&mut events, settings.causes, cx)).await;
             }
         }
     }

@@ -19,18 +19,21 @@ use ::axum::{
     http::{Extensions, HeaderMap, Response as HttpResponse, request::Parts},
     response::Response,
 };
+use tokio::time::Instant;
 
 #[cfg(feature = "redis")]
 use super::limiter::RedisBackend;
 use super::{
     Headers,
-    headers::{Field, Policy},
+    decision::RateLimitDecision,
+    headers::{Field, Partition, Policy},
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
+    plans::Plans,
     response::{exhausted, is_grpc, problem},
     retry_after::RetryAfter,
     sent::Sent,
-    settings::Settings,
+    settings::{Limits, Settings},
 };
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};
 
@@ -38,6 +41,8 @@ use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standi
 pub(super) enum Step<K, S> {
     /// Its key is still to be extracted.
     Extract(Extractor<K>),
+    /// The limits of its key are still to be looked up.
+    LookUp(K, u32, Arc<Plans<K>>),
     /// There may be no room yet.
     Wait(Check<K>, RateLimiter<K, S>, Duration),
     /// Redis is still to be asked.
@@ -55,6 +60,8 @@ pub(super) type Admission<K> = Option<Charged<K>>;
 pub(super) struct Charged<K> {
     limits: Option<Arc<[Limit]>>,
     remaining: PerLimit<Remaining>,
+    /// What the fields tell of its key.
+    partition: Option<Box<str>>,
     /// What may be charged otherwise, where the answer decides on that. In a box, as the future is moved about.
     correctable: Option<Box<(K, LayerPermit)>>,
 }
@@ -64,6 +71,7 @@ pub(super) struct Check<K> {
     key: K,
     cost: u32,
     limits: Option<Arc<[Limit]>>,
+    partition: Option<Box<str>>,
 }
 
 impl<K, S> Settings<K, S>
@@ -80,7 +88,7 @@ where
         }
         match &self.key {
             KeyExtractor::Function(key) => self.check(key(parts), parts),
-            KeyExtractor::FromRequest(extract) => Step::Extract(*extract),
+            KeyExtractor::FromRequest(extract) => Step::Extract(extract.clone()),
         }
     }
 
@@ -88,12 +96,17 @@ where
         loop {
             step = match step {
                 Step::Extract(extract) => self.check(extract(parts).await, parts),
+                Step::LookUp(key, cost, plans) => {
+                    let limits = plans.of(key.clone()).await;
+                    self.check_by(key, cost, limits, parts)
+                }
                 Step::Wait(check, limiter, max_wait) => {
-                    let limits = check.limits.as_deref();
+                    let (limits, start) = (check.limits.as_deref(), Instant::now());
                     let wait = limiter.wait(&check.key, check.cost, limits, max_wait);
-                    let (decided, remaining) = wait.await;
-                    let decision = (decided.map(LayerPermit::Memory), remaining);
-                    return self.conclude(check, decision, parts);
+                    let (decided, remaining, has_waited) = wait.await;
+                    let permit = decided.map(LayerPermit::Memory);
+                    let waited = has_waited.then(|| start.elapsed());
+                    return self.conclude(check, Decision { permit, remaining, waited }, parts);
                 }
                 #[cfg(feature = "redis")]
                 Step::Ask(check, redis) => {
@@ -122,10 +135,21 @@ where
             ControlFlow::Break(rejection) => return Step::Decided(ControlFlow::Break(rejection)),
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        let plan = self.limits.as_ref().and_then(|limits| limits(parts, &key));
+        let limits = match &self.limits {
+            Limits::Own => None,
+            Limits::Function(limits) => limits(parts, &key),
+            Limits::LookUp(plans) => return Step::LookUp(key, cost, plans.clone()),
+        };
+        self.check_by(key, cost, limits, parts)
+    }
+
+    /// Charges a request by these limits or, where there are none, by the limiter's own.
+    #[inline]
+    fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
         let limits = plan.or_else(|| self.limiter.changed_limits());
+        let partition = self.partition_key.as_ref().map(|partition_key| partition_key(&key));
         // Last, as the functions of the layer's user are asked with the whole key.
-        let check = Check { key: self.limiter.bounded(key), cost, limits };
+        let check = Check { key: self.limiter.bounded(key), cost, limits, partition };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
                 if let Some(max_wait) = self.max_wait() {
@@ -133,7 +157,8 @@ where
                 }
                 let limits = check.limits.as_deref();
                 let (decided, remaining) = limiter.decide(&check.key, check.cost, limits);
-                let decision = (decided.map(LayerPermit::Memory), remaining);
+                let permit = decided.map(LayerPermit::Memory);
+                let decision = Decision { permit, remaining, waited: None };
                 Step::Decided(self.conclude(check, decision, parts))
             }
             #[cfg(feature = "redis")]
@@ -156,23 +181,36 @@ where
     /// What a limiter's decision means for a request. Inlined, as it is large and moved about else.
     #[inline(always)]
     fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
-        let Check { key, cost, limits } = check;
-        let (decided, remaining) = decision;
-        match decided {
+        let Check { key, cost, limits, partition } = check;
+        let Decision { permit, remaining, waited } = decision;
+        match permit {
             Ok(permit) => {
+                let allowed = RateLimitDecision::Allowed;
+                self.tell_user(waited.map_or(allowed, RateLimitDecision::Waited), parts);
                 let corrects = self.charge_when.is_some()
                     || self.charge_after.is_some()
                     || self.charge_sent.is_some();
                 let correctable = corrects.then(|| Box::new((key, permit)));
-                ControlFlow::Continue(Some(Charged { limits, remaining, correctable }))
+                ControlFlow::Continue(Some(Charged { limits, remaining, partition, correctable }))
             }
             Err(limited) if self.shadow => {
+                self.limiter.count_shadowed();
+                self.tell_user(RateLimitDecision::Shadowed(&limited), parts);
                 tracing::debug!(cost, limit = %limited.limit(), "a request would be denied");
                 ControlFlow::Continue(None)
             }
             Err(limited) => {
-                ControlFlow::Break(self.denial(&limited, limits.as_deref(), &remaining, parts))
+                self.tell_user(RateLimitDecision::Denied(&limited), parts);
+                let told = (limits.as_deref(), partition.as_deref());
+                ControlFlow::Break(self.denial(&limited, told, &remaining, parts))
             }
+        }
+    }
+
+    #[inline]
+    fn tell_user(&self, decision: RateLimitDecision<'_>, parts: &Parts) {
+        if let Some(on_decision) = &self.on_decision {
+            on_decision(decision, parts);
         }
     }
 
@@ -184,7 +222,7 @@ where
         response: &mut HttpResponse<R>,
     ) -> Admission<K> {
         if let Backend::Redis(redis) = self.limiter.backend()
-            && let Some(Charged { limits, remaining, correctable }) = &mut admission
+            && let Some(Charged { limits, remaining, correctable, .. }) = &mut admission
             && correctable.is_some()
             && let Some(correction) = self.correction(response)
             && let Some(correctable) = correctable.take()
@@ -204,7 +242,7 @@ where
         admission: Admission<K>,
         response: &mut HttpResponse<R>,
     ) -> Option<Box<Sent>> {
-        let Charged { limits, mut remaining, correctable } = admission?;
+        let Charged { limits, mut remaining, partition, correctable } = admission?;
         let mut sent = None;
         if let Some(correctable) = correctable {
             let (key, permit) = *correctable;
@@ -229,7 +267,8 @@ where
         if let Some(limited) = response.extensions_mut().remove::<Limited>() {
             self.restyle(&limited, response.headers_mut());
         }
-        self.write_headers(limits.as_deref(), &remaining, None, response.headers_mut());
+        let told = (limits.as_deref(), partition.as_deref());
+        self.write_headers(told, &remaining, None, response.headers_mut());
         sent
     }
 
@@ -264,13 +303,14 @@ where
         let retry_after = RetryAfter::of(limited);
         let policy = Policy::of(slice::from_ref(retry_after.limit));
         let field = iter::once_with(|| Field::denied(&retry_after));
-        self.headers.replace(&policy, field, headers);
+        // Of another limiter, and of whatever key.
+        self.headers.replace(Partition { policy: &policy, key: None }, field, headers);
     }
 
     fn denial(
         &self,
         limited: &Limited,
-        limits: Option<&[Limit]>,
+        told: (Option<&[Limit]>, Option<&str>),
         remaining: &[Remaining],
         parts: &Parts,
     ) -> Response {
@@ -284,14 +324,14 @@ where
         response.extensions_mut().remove::<Limited>();
         // An answer of `on_limited` keeps its own, if it has one.
         retry_after.write(response.headers_mut());
-        self.write_headers(limits, remaining, Some(&retry_after), response.headers_mut());
+        self.write_headers(told, remaining, Some(&retry_after), response.headers_mut());
         response
     }
 
-    /// Writes the fields that tell what is left of the limits, if anybody knows.
+    /// Writes the fields that tell what is left of the limits, if anybody knows, and of the key what may be told.
     fn write_headers(
         &self,
-        limits: Option<&[Limit]>,
+        (limits, key): (Option<&[Limit]>, Option<&str>),
         remaining: &[Remaining],
         denied: Option<&RetryAfter<'_>>,
         headers: &mut HeaderMap,
@@ -301,15 +341,15 @@ where
         }
         let now = self.limiter.lazy_now();
         let plan = limits.map(Policy::of);
-        let policy = plan.as_ref().unwrap_or(&self.policy);
+        let partition = Partition { policy: plan.as_ref().unwrap_or(&self.policy), key };
         let limits = limits.unwrap_or(&self.own_limits);
         let fields = limits.iter().zip(remaining).map(|(limit, left)| Field::of(limit, left, &now));
         match denied {
-            None => self.headers.add(policy, fields, headers),
+            None => self.headers.add(partition, fields, headers),
             Some(retry_after) => {
                 let fields = fields.map(|field| field.after(retry_after));
                 // What `on_limited` may have taken from another answer tells of another moment.
-                self.headers.replace(policy, fields, headers);
+                self.headers.replace(partition, fields, headers);
             }
         }
     }

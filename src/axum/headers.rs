@@ -32,7 +32,9 @@ pub enum Headers {
     /// `q` is the quota, `w` the window in seconds, `r` what was left when the request was charged (or what that
     /// was charged came back), and `t` in how many seconds from the answer there is more; it is absent where all
     /// of the quota is left. Seconds are rounded up. A limit without a name is
-    /// called by its figures, as `"10-per-1s"`; what a field can't carry of a name is percent-encoded.
+    /// called by its figures, as `"10-per-1s"`; what a field can't carry of a name is percent-encoded. One
+    /// [of bytes](crate::Limit::of_bytes) has `qu="content-bytes"`; and `pk` is what
+    /// [`partition_key`](crate::RateLimitLayer::partition_key) tells of the key.
     #[default]
     Draft11,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the limit that has the least left. `Reset` is in
@@ -52,8 +54,17 @@ type List = SmallVec<[u8; 128]>;
 #[derive(Clone)]
 pub(super) struct Policy {
     field: HeaderValue,
+    /// What the field says of each limit.
+    policies: Box<[String]>,
     /// How the member of each limit begins: `"name";r=`.
     members: Box<[String]>,
+}
+
+/// The policy, and what tells clients apart, as a field writes it; so that it may say more of them than of others.
+#[derive(Clone, Copy)]
+pub(super) struct Partition<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) key: Option<&'a str>,
 }
 
 /// What the fields tell of one limit.
@@ -69,16 +80,16 @@ impl Headers {
     /// legacy ones there can be but one set, so the inner layer's stays.
     pub(super) fn add<'a>(
         self,
-        policy: &Policy,
+        partition: Partition<'_>,
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
-        if policy.members.is_empty() {
+        if partition.policy.members.is_empty() {
             return;
         }
         if matches!(self, Headers::Draft11 | Headers::Both) {
-            headers.append(POLICY, policy.field.clone());
-            headers.append(RATE_LIMIT, policy.rate_limit(fields.clone()));
+            headers.append(POLICY, partition.policy());
+            headers.append(RATE_LIMIT, partition.rate_limit(fields.clone()));
         }
         if matches!(self, Headers::Legacy | Headers::Both)
             && !headers.contains_key(LEGACY_LIMIT)
@@ -93,14 +104,14 @@ impl Headers {
     /// Puts these in the place of all that are there.
     pub(super) fn replace<'a>(
         self,
-        policy: &Policy,
+        partition: Partition<'_>,
         fields: impl Iterator<Item = Field<'a>> + Clone,
         headers: &mut HeaderMap,
     ) {
         for name in [POLICY, RATE_LIMIT, LEGACY_LIMIT, LEGACY_REMAINING, LEGACY_RESET] {
             headers.remove(name);
         }
-        self.add(policy, fields, headers);
+        self.add(partition, fields, headers);
     }
 }
 
@@ -110,18 +121,29 @@ impl Policy {
         let quoted = |limit| format!("\"{}\"", escaped(&policy_name(limit)));
         let names: Vec<_> = limits.iter().map(quoted).collect();
         let member = |(name, limit): (&String, &Limit)| {
-            format!("{name};q={};w={}", limit.quota(), whole_seconds(limit.per()))
+            let unit = if limit.is_of_bytes() { ";qu=\"content-bytes\"" } else { "" };
+            format!("{name};q={}{unit};w={}", limit.quota(), whole_seconds(limit.per()))
         };
-        let members: Vec<_> = names.iter().zip(limits).map(member).collect();
+        let policies: Box<[_]> = names.iter().zip(limits).map(member).collect();
         Self {
-            field: HeaderValue::try_from(members.join(", ")).expect("it is printable ASCII"),
+            field: HeaderValue::try_from(policies.join(", ")).expect("it is printable ASCII"),
+            policies,
             members: names.into_iter().map(|name| name + ";r=").collect(),
         }
+    }
+}
+
+impl Partition<'_> {
+    fn policy(&self) -> HeaderValue {
+        let Some(key) = self.key else { return self.policy.field.clone() };
+        let policies = self.policy.policies.iter().map(|policy| format!("{policy};pk={key}"));
+        let list = policies.collect::<Vec<_>>().join(", ");
+        HeaderValue::try_from(list).expect("it is printable ASCII")
     }
 
     fn rate_limit<'a>(&self, fields: impl Iterator<Item = Field<'a>>) -> HeaderValue {
         let mut list = List::new();
-        for (member, field) in self.members.iter().zip(fields) {
+        for (member, field) in self.policy.members.iter().zip(fields) {
             if !list.is_empty() {
                 list.extend_from_slice(b", ");
             }
@@ -136,6 +158,10 @@ impl Policy {
             }
             start = write_before(start, field.remaining.into(), &mut figures);
             list.extend_from_slice(&figures[start..]);
+            if let Some(key) = self.key {
+                list.extend_from_slice(b";pk=");
+                list.extend_from_slice(key.as_bytes());
+            }
         }
         HeaderValue::from_bytes(&list).expect("it is printable ASCII")
     }
@@ -184,6 +210,25 @@ pub(super) fn policy_name(limit: &Limit) -> Cow<'_, str> {
         }
     }
     printable.into()
+}
+
+/// Bytes as a structured field has them: base64 between colons (RFC 9651, 4.1.8).
+pub(super) fn byte_sequence(bytes: &[u8]) -> Box<str> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    let mut text = String::with_capacity(2 + bytes.len().div_ceil(3) * 4);
+    text.push(':');
+    for three in bytes.chunks(3) {
+        let at = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let is_padding = digit > three.len();
+            let value = bits >> (18 - 6 * digit) & 63;
+            text.push(if is_padding { '=' } else { DIGITS[value as usize].into() });
+        }
+    }
+    text.push(':');
+    text.into()
 }
 
 fn write_before(mut start: usize, mut number: u64, text: &mut [u8]) -> usize {

@@ -26,16 +26,28 @@ pub(super) enum KeyExtractor<K> {
     FromRequest(Extractor<K>),
 }
 
-pub(super) type Extractor<K> = fn(&mut Parts) -> BoxFuture<'_, ExtractedKey<K>>;
+pub(super) type Extractor<K> =
+    Arc<dyn for<'a> Fn(&'a mut Parts) -> BoxFuture<'a, ExtractedKey<K>> + Send + Sync>;
 
 pub(super) type RequestFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 impl<K> KeyExtractor<K> {
-    pub(super) fn from_request() -> Self
+    /// By an extractor with this state.
+    pub(super) fn from_request<A>(state: A) -> Self
     where
-        K: FromRequestParts<()> + 'static,
+        K: FromRequestParts<A> + 'static,
+        A: Send + Sync + 'static,
     {
-        KeyExtractor::FromRequest(extract)
+        let state = Arc::new(state);
+        KeyExtractor::FromRequest(extractor(move |parts| {
+            let state = state.clone();
+            Box::pin(async move {
+                match K::from_request_parts(parts, &state).await {
+                    Ok(key) => ControlFlow::Continue(Some(key)),
+                    Err(rejection) => ControlFlow::Break(rejection.into_response()),
+                }
+            })
+        }))
     }
 }
 
@@ -43,21 +55,16 @@ impl<K> Clone for KeyExtractor<K> {
     fn clone(&self) -> Self {
         match self {
             KeyExtractor::Function(find) => KeyExtractor::Function(find.clone()),
-            KeyExtractor::FromRequest(extract) => KeyExtractor::FromRequest(*extract),
+            KeyExtractor::FromRequest(extract) => KeyExtractor::FromRequest(extract.clone()),
         }
     }
 }
 
-fn extract<K>(parts: &mut Parts) -> BoxFuture<'_, ExtractedKey<K>>
-where
-    K: FromRequestParts<()> + 'static,
-{
-    Box::pin(async {
-        match K::from_request_parts(parts, &()).await {
-            Ok(key) => ControlFlow::Continue(Some(key)),
-            Err(rejection) => ControlFlow::Break(rejection.into_response()),
-        }
-    })
+/// Says what is needed of a closure's lifetimes.
+fn extractor<K>(
+    extract: impl for<'a> Fn(&'a mut Parts) -> BoxFuture<'a, ExtractedKey<K>> + Send + Sync + 'static,
+) -> Extractor<K> {
+    Arc::new(extract)
 }
 
 /// The key itself, if it is no long `String`.

@@ -1,17 +1,21 @@
 //! The layer as its user sets it up.
 
-use std::{any::type_name, fmt, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{fmt, hash::Hash, sync::Arc, time::Duration};
 
 use ::axum::{
-    extract::FromRequestParts,
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
 use tower_layer::Layer;
 
 use super::{
-    ClientIp, Headers, RateLimit, TrustedProxies, key::KeyExtractor, limiter::LayerLimiter,
-    settings::Settings,
+    Headers, RateLimit,
+    decision::RateLimitDecision,
+    headers::byte_sequence,
+    key::KeyExtractor,
+    limiter::LayerLimiter,
+    plans::Plans,
+    settings::{Limits, Settings},
 };
 use crate::{
     engine::hasher::DefaultHasher,
@@ -68,8 +72,8 @@ use crate::{
 /// # Cost
 ///
 /// A check, which tells what is left, too, and the writing of the fields (not with [`Headers::None`]); a box for
-/// the future only where a key is [extracted](RateLimitLayer::by), a request denied, or one may
-/// [wait](RateLimitLayer::wait).
+/// the future only where a key is [extracted](RateLimitLayer::by), or its limits are [looked
+/// up](RateLimitLayer::limits_by_key), where a request is denied, or one may [wait](RateLimitLayer::wait).
 ///
 /// # Keys
 ///
@@ -115,120 +119,7 @@ use crate::{
 #[must_use = "a layer does nothing until it is put around a service"]
 pub struct RateLimitLayer<K, S = DefaultHasher>(Arc<Settings<K, S>>);
 
-impl<S> RateLimitLayer<(), S> {
-    /// By what `E` extracts from a request, as it would for a handler: `RateLimitLayer::by::<ClientIp>(..)`.
-    /// A request of which it extracts nothing gets its rejection for an answer.
-    ///
-    /// [`ClientIp`] is found with the [`TrustedProxies`] of an `Extension` layer outside of this one; without
-    /// such it is the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
-    pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
-    where
-        E: FromRequestParts<()> + 'static,
-    {
-        RateLimitLayer::with_key(limiter.into(), KeyExtractor::from_request())
-    }
-}
-
-impl<S> RateLimitLayer<(), S> {
-    /// By the `T` that an outer layer has put into the extensions of the request: the user, after authentication. A
-    /// request without one is answered by a 500, as of axum's `Extension`: the layers are in the wrong order.
-    ///
-    /// ```
-    /// use axum::{Router, body::Body, extract::Request, http, middleware::{Next, from_fn}, response::Response, routing::get};
-    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
-    /// use tower::ServiceExt;
-    ///
-    /// #[derive(Clone, PartialEq, Eq, Hash)]
-    /// struct UserId(String);
-    ///
-    /// /// Finds out who the user is.
-    /// async fn authenticate(mut request: Request, next: Next) -> Response {
-    ///     let token = request.headers().get("x-token").and_then(|token| token.to_str().ok());
-    ///     let user = UserId(token.unwrap_or("nobody").to_owned());
-    ///     request.extensions_mut().insert(user);
-    ///     next.run(request).await
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
-    /// let app = Router::new()
-    ///     .route("/", get("hello"))
-    ///     .layer(RateLimitLayer::by_extension::<UserId>(limiter))
-    ///     .layer(from_fn(authenticate)); // added after it, so it comes first
-    /// # let ask = |token| {
-    /// #     let request = http::Request::get("/").header("x-token", token);
-    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
-    /// # };
-    /// # assert_eq!(ask("ada").await.unwrap().status(), 200);
-    /// # assert_eq!(ask("ada").await.unwrap().status(), 429);
-    /// # assert_eq!(ask("grace").await.unwrap().status(), 200);
-    /// # }
-    /// ```
-    pub fn by_extension<T>(limiter: impl Into<LayerLimiter<T, S>>) -> RateLimitLayer<T, S>
-    where
-        T: Clone + Send + Sync + 'static,
-    {
-        let find = move |parts: &Parts| match parts.extensions.get::<T>() {
-            Some(key) => ControlFlow::Continue(Some(key.clone())),
-            None => {
-                let missing = format!("the request has no extension {}", type_name::<T>());
-                let answer = (StatusCode::INTERNAL_SERVER_ERROR, missing);
-                ControlFlow::Break(answer.into_response())
-            }
-        };
-        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
-    }
-}
-
-impl<S> RateLimitLayer<ClientIp, S> {
-    /// By the client's address, behind the proxies that are trusted.
-    ///
-    /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`; else each request
-    /// is answered by a 500 that says so.
-    ///
-    /// ```
-    /// # use std::net::SocketAddr;
-    /// # use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
-    /// # use tower::ServiceExt;
-    /// use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
-    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?;
-    /// let app = Router::new()
-    ///     .route("/", get("hello"))
-    ///     .layer(RateLimitLayer::by_ip(limiter, trusted));
-    /// # let app = app.layer(MockConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1337))));
-    /// # let ask = |client| {
-    /// #     let request = Request::get("/").header("x-forwarded-for", client);
-    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
-    /// # };
-    /// # assert_eq!(ask("192.0.2.1").await?.status(), 200);
-    /// # assert_eq!(ask("203.0.113.9, 192.0.2.1").await?.status(), 429);
-    /// # assert_eq!(ask("192.0.2.2").await?.status(), 200);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
-        let find = move |parts: &Parts| match trusted.client_of(parts) {
-            Ok(client) => ControlFlow::Continue(Some(client)),
-            Err(rejection) => ControlFlow::Break(rejection.into_response()),
-        };
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
-    }
-}
-
 impl<K, S> RateLimitLayer<K, S> {
-    /// By what `key` makes of a request. One for which it makes `None` is not limited.
-    pub fn new(
-        limiter: impl Into<LayerLimiter<K, S>>,
-        key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
-    ) -> Self {
-        let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
-        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
-    }
-
     /// How many units a request costs. One that costs 0 passes. Defaults to 1.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.settings().cost = Some(Arc::new(cost));
@@ -246,13 +137,58 @@ impl<K, S> RateLimitLayer<K, S> {
     /// those for all. As in [`check_with`](crate::RateLimiter::check_with), a key whose plan changes keeps what
     /// it has in use.
     ///
-    /// Where a database knows the plan, ask it in a layer further out, which may wait: see
-    /// [the guide](crate::guide::rate_limits).
+    /// Where a database knows the plan: [`limits_by_key`](RateLimitLayer::limits_by_key), or an extractor with
+    /// [state](RateLimitLayer::by_with_state).
     pub fn limits(
         mut self,
         limits: impl Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync + 'static,
     ) -> Self {
-        self.settings().limits = Some(Arc::new(limits));
+        self.settings().limits = Limits::Function(Arc::new(limits));
+        self
+    }
+
+    /// As [`limits`](RateLimitLayer::limits), which it takes the place of, by a look-up of the key that may wait; what
+    /// it said holds for `ttl` and, where many keys come, for 100,000 of them. There is one look-up of a key at a time,
+    /// for all who wait for it. Each request takes a box for its future.
+    ///
+    /// `None` is kept as well: so a key that nobody knows is not looked up each time.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, as it makes a [`Cache`](crate::Cache).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// # use axum::{Router, body::Body, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    ///
+    /// async fn plan_of(_user: String) -> Option<Arc<[Limit]>> {
+    ///     // Asks a database, once a minute for each user.
+    ///     Some([Limit::per_minute(600).named("paid")].into())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(60)).build();
+    /// let layer = RateLimitLayer::new(limiter, |_| Some("ada".to_owned()))
+    ///     .limits_by_key(Duration::from_secs(60), plan_of);
+    /// # let app = Router::<()>::new().route("/", get("hello")).layer(layer);
+    /// # let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// # assert_eq!(answer.headers()["ratelimit-policy"], r#""paid";q=600;w=60"#);
+    /// # }
+    /// ```
+    pub fn limits_by_key<F>(
+        mut self,
+        ttl: Duration,
+        look_up: impl Fn(K) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Option<Arc<[Limit]>>> + Send + 'static,
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+    {
+        self.settings().limits = Limits::LookUp(Arc::new(Plans::new(ttl, look_up)));
         self
     }
 
@@ -261,6 +197,31 @@ impl<K, S> RateLimitLayer<K, S> {
     /// uncounted. Defaults to off.
     pub fn shadow(mut self) -> Self {
         self.settings().shadow = true;
+        self
+    }
+
+    /// Is told of each decision: to count by route, by plan, by limit. It runs within the request, so let it be quick.
+    /// Of requests that are skipped, have no key, or that nobody could decide there is none. Defaults to nothing.
+    ///
+    /// The limiter itself counts, too: [`stats`](crate::RateLimiter::stats) and, for each limit,
+    /// [`denials`](crate::RateLimiter::denials).
+    pub fn on_decision(
+        mut self,
+        on_decision: impl Fn(RateLimitDecision<'_>, &Parts) + Send + Sync + 'static,
+    ) -> Self {
+        self.settings().on_decision = Some(Arc::new(on_decision));
+        self
+    }
+
+    /// What the fields of the draft tell of a request's key, as the partition of the quota that it is counted in
+    /// (`pk=:YWRh:`): so a client with several accounts knows which one it has used up. Let it be short, and no secret:
+    /// a user's number, not its token. Defaults to nothing.
+    pub fn partition_key<B: AsRef<[u8]>>(
+        mut self,
+        partition_key: impl Fn(&K) -> B + Send + Sync + 'static,
+    ) -> Self {
+        let partition_key = move |key: &K| byte_sequence(partition_key(key).as_ref());
+        self.settings().partition_key = Some(Arc::new(partition_key));
         self
     }
 
@@ -354,7 +315,8 @@ impl<K, S> RateLimitLayer<K, S> {
 
     /// How long a request may wait until it passes, in the order in which those of its key came, before it is denied
     /// (nginx' `burst`). Denied at once is what can't pass in time, as far as that is clear from what is in use and what
-    /// those before it wait for: so no more wait for a key than may pass. A client that goes away leaves the line.
+    /// those before it wait for, so no more wait for a key than may pass; and who comes where as many wait as
+    /// [may](crate::RateLimiterBuilder::max_waiting). [`jitter`](crate::RateLimiterBuilder::jitter) counts, too. A client that goes away leaves the line.
     /// Defaults to not at all.
     pub fn wait(mut self, max: Duration) -> Self {
         self.settings().wait = Some(max);
@@ -369,7 +331,7 @@ impl<K, S> RateLimitLayer<K, S> {
         self
     }
 
-    fn with_key(limiter: LayerLimiter<K, S>, key: KeyExtractor<K>) -> Self {
+    pub(super) fn with_key(limiter: LayerLimiter<K, S>, key: KeyExtractor<K>) -> Self {
         Self(Arc::new(Settings::new(limiter, key)))
     }
 

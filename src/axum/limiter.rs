@@ -1,8 +1,6 @@
 //! What a layer counts with: a limiter in memory, which decides at once, or one on Redis.
 
-#[cfg(feature = "redis")]
-use std::time::Duration;
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -66,8 +64,14 @@ impl LayerPermit {
     }
 }
 
-/// What was decided of a request, and what is left of each limit.
-pub(super) type Decision = (Result<LayerPermit, Limited>, PerLimit<Remaining>);
+/// What was decided of a request.
+pub(super) struct Decision {
+    pub(super) permit: Result<LayerPermit, Limited>,
+    /// Of each limit.
+    pub(super) remaining: PerLimit<Remaining>,
+    /// How long it took where it had to wait.
+    pub(super) waited: Option<Duration>,
+}
 
 impl<K, S> LayerLimiter<K, S> {
     #[inline]
@@ -89,6 +93,15 @@ impl<K, S> LayerLimiter<K, S> {
             Backend::Memory(limiter) => limiter.changed_limits(),
             #[cfg(feature = "redis")]
             Backend::Redis(backend) => backend.limiter.changed_limits(),
+        }
+    }
+
+    /// Of those denied, one was let pass.
+    pub(super) fn count_shadowed(&self) {
+        match &self.0 {
+            Backend::Memory(limiter) => limiter.count_shadowed(),
+            #[cfg(feature = "redis")]
+            Backend::Redis(backend) => backend.limiter.count_shadowed(),
         }
     }
 
@@ -134,8 +147,14 @@ impl<K> RedisBackend<K> {
         max_wait: Option<Duration>,
     ) -> Result<Decision, redis::Error> {
         let subject = (self.subject)(&self.limiter, key)?;
-        let (outcome, left) = self.limiter.decide(subject, cost, limits, max_wait).await?;
-        Ok((outcome.map(LayerPermit::Redis), self.in_ticks(&left)))
+        let start = Instant::now();
+        let (outcome, left, has_waited) =
+            self.limiter.decide(subject, cost, limits, max_wait).await?;
+        Ok(Decision {
+            permit: outcome.map(LayerPermit::Redis),
+            remaining: self.in_ticks(&left),
+            waited: has_waited.then(|| start.elapsed()),
+        })
     }
 
     /// Corrects what was charged, and tells what is left of each limit then; of none where that is not known.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::retry_after;
 use super::{
     Headers,
-    headers::{Field, Policy, policy_name},
+    headers::{Field, Partition, Policy, policy_name},
     retry_after::RetryAfter,
 };
 use crate::rate_limit::Limited;
@@ -55,7 +55,8 @@ impl IntoResponse for Limited {
         let mut response = problem(&self, &retry_after);
         let policy = Policy::of(std::slice::from_ref(retry_after.limit));
         let fields = std::iter::once_with(|| Field::denied(&retry_after));
-        Headers::Draft11.replace(&policy, fields, response.headers_mut());
+        let partition = Partition { policy: &policy, key: None };
+        Headers::Draft11.replace(partition, fields, response.headers_mut());
         response.extensions_mut().insert(self);
         response
     }

@@ -3,8 +3,8 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     hash::{BuildHasher, Hash},
-    mem,
     ops::ControlFlow,
     pin::Pin,
     sync::Arc,
@@ -85,22 +85,19 @@ where
                 return RateLimitFuture { answer: Answer::Passed { inner, settings, admission } };
             }
             Step::Decided(ControlFlow::Break(response)) => {
-                drop(self.take_ready());
+                self.give_back();
                 return RateLimitFuture::boxed(async { Ok(own(response).await) });
             }
             step => step,
         };
-        let mut inner = self.take_ready();
+        let mut inner = self.give_back();
         RateLimitFuture::boxed(async move {
             let admission = match settings.go_on(step, &mut parts).await {
                 ControlFlow::Continue(admission) => admission,
-                ControlFlow::Break(response) => {
-                    // Before the body is read, which may take long.
-                    drop(inner);
-                    return Ok(own(response).await);
-                }
+                ControlFlow::Break(response) => return Ok(own(response).await),
             };
             settings.tell(&admission, &mut parts.extensions);
+            poll_fn(|cx| inner.poll_ready(cx)).await?;
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             #[cfg(feature = "redis")]
             let admission = settings.correct_on_redis(admission, &mut response).await;
@@ -111,12 +108,13 @@ where
 }
 
 impl<Inner: Clone, K, S> RateLimit<Inner, K, S> {
-    /// The service that was asked whether it is ready, for one request. Whether it is called or dropped, it gives back
-    /// what it reserved when it said so (a place of a `ConcurrencyLimit`, say); the clone that takes its place is asked
-    /// anew. Kept, the place of a denied request would be taken until the connection's next one, or its end.
-    fn take_ready(&mut self) -> Inner {
+    /// Gives back what the service reserved when it said that it was ready (a place of a `ConcurrencyLimit`, say), as it
+    /// is not called now: kept, the place of a denied request would be taken until the connection's next one, or its end,
+    /// and that of one that waits would be missing to those that need not. Returns a service to be asked anew.
+    fn give_back(&mut self) -> Inner {
         let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
+        self.inner = clone.clone();
+        clone
     }
 }
 
@@ -175,8 +173,10 @@ async fn own<R>(answer: Response) -> HttpResponse<RateLimitBody<R>> {
 mod tests {
     use std::{
         convert::Infallible,
-        future::{Ready, poll_fn, ready},
+        future::{Ready, ready},
+        mem,
         sync::atomic::{AtomicUsize, Ordering::Relaxed},
+        time::Duration,
     };
 
     use ::axum::{
@@ -253,6 +253,25 @@ mod tests {
     async fn a_denied_request_gives_back_what_the_service_reserved_for_it() {
         let at_once = |parts: &Parts| ControlFlow::Continue(Some(parts.method.clone()));
         denied_requests_keep_no_place(KeyExtractor::Function(Arc::new(at_once))).await;
-        denied_requests_keep_no_place(KeyExtractor::from_request()).await;
+        denied_requests_keep_no_place(KeyExtractor::from_request(())).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_takes_no_place_of_those_that_need_not() {
+        let limiter = RateLimiter::<Method>::builder().limit(Limit::per_second(1)).build();
+        let places = Places::default();
+        let mut settings = Settings::new(limiter.into(), KeyExtractor::from_request(()));
+        settings.wait = Some(Duration::from_secs(60));
+        let mut service = RateLimit::new(places.clone(), Arc::new(settings));
+        for waits in [false, true, true] {
+            poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+            let mut answer = tokio_test::task::spawn(service.call(Request::<Body>::default()));
+            assert_eq!(answer.poll().is_pending(), waits);
+            assert_eq!(places.taken.load(Relaxed), 0, "a place is taken");
+            if waits {
+                assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
+            }
+            assert_eq!(places.taken.load(Relaxed), 0);
+        }
     }
 }

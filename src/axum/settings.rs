@@ -9,9 +9,11 @@ use ::axum::{
 
 use super::{
     Headers,
+    decision::RateLimitDecision,
     headers::Policy,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
+    plans::{Plan, Plans},
     sent::SentCostFn,
 };
 use crate::rate_limit::{Limit, Limited};
@@ -21,13 +23,15 @@ pub(super) struct Settings<K, S> {
     pub(super) key: KeyExtractor<K>,
     pub(super) skip: Option<RequestFn<bool>>,
     pub(super) cost: Option<RequestFn<u32>>,
-    pub(super) limits: Option<LimitsFn<K>>,
+    pub(super) limits: Limits<K>,
     pub(super) charge_when: Option<Arc<dyn Fn(StatusCode) -> bool + Send + Sync>>,
     pub(super) charge_after: Option<CostFn>,
     pub(super) charge_sent: Option<SentCostFn>,
     /// How long a request may wait.
     pub(super) wait: Option<Duration>,
     pub(super) on_limited: Option<ResponseFn>,
+    pub(super) on_decision: Option<DecisionFn>,
+    pub(super) partition_key: Option<PartitionFn<K>>,
     pub(super) shadow: bool,
     pub(super) headers: Headers,
     /// The limiter's own limits; where they have changed since, a request has them as a plan.
@@ -35,9 +39,22 @@ pub(super) struct Settings<K, S> {
     pub(super) policy: Policy,
 }
 
-type LimitsFn<K> = Arc<dyn Fn(&Parts, &K) -> Option<Arc<[Limit]>> + Send + Sync>;
+/// Which limits a key has.
+pub(super) enum Limits<K> {
+    /// The limiter's own.
+    Own,
+    Function(LimitsFn<K>),
+    LookUp(Arc<Plans<K>>),
+}
+
+type LimitsFn<K> = Arc<dyn Fn(&Parts, &K) -> Plan + Send + Sync>;
 
 type CostFn = Arc<dyn Fn(&Response) -> u32 + Send + Sync>;
+
+type DecisionFn = Arc<dyn Fn(RateLimitDecision<'_>, &Parts) + Send + Sync>;
+
+/// What fields tell of a key, as they write it.
+type PartitionFn<K> = Arc<dyn Fn(&K) -> Box<str> + Send + Sync>;
 
 type ResponseFn = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
 
@@ -51,12 +68,14 @@ impl<K, S> Settings<K, S> {
             key,
             skip: None,
             cost: None,
-            limits: None,
+            limits: Limits::Own,
             charge_when: None,
             charge_after: None,
             charge_sent: None,
             wait: None,
             on_limited: None,
+            on_decision: None,
+            partition_key: None,
             shadow: false,
             headers: Headers::default(),
         }
@@ -76,10 +95,22 @@ impl<K, S> Clone for Settings<K, S> {
             charge_sent: self.charge_sent.clone(),
             wait: self.wait,
             on_limited: self.on_limited.clone(),
+            on_decision: self.on_decision.clone(),
+            partition_key: self.partition_key.clone(),
             shadow: self.shadow,
             headers: self.headers,
             own_limits: self.own_limits.clone(),
             policy: self.policy.clone(),
+        }
+    }
+}
+
+impl<K> Clone for Limits<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Limits::Own => Limits::Own,
+            Limits::Function(limits) => Limits::Function(limits.clone()),
+            Limits::LookUp(plans) => Limits::LookUp(plans.clone()),
         }
     }
 }

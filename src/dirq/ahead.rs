@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::{Error, Lock, Name};
+use super::{Error, Lock, Name, root::DirId};
 
 /// Elements that are locked ahead, in order. Those that nobody asks for are given back when they are [`STALE`], whether
 /// anybody asks again or not.
@@ -27,8 +27,8 @@ struct State<T: Send + 'static> {
     filled: Instant,
     /// The task that gives them back when they are stale.
     keeper: Option<JoinHandle<()>>,
-    /// Tells the names of those that were given back, when they are.
-    given_back: Option<oneshot::Receiver<Vec<Name>>>,
+    /// Tells of those that were given back, when they are.
+    given_back: Option<oneshot::Receiver<Vec<(DirId, Name)>>>,
 }
 
 impl<T: Send + 'static> Ahead<T> {
@@ -54,8 +54,8 @@ impl<T: Send + 'static> Ahead<T> {
         state.locks.is_empty() && state.given_back.is_none()
     }
 
-    /// Takes all out: the names of what was given back, and behind them what is stale.
-    pub(super) async fn take(&self) -> (Vec<Name>, VecDeque<Result<Lock<T>, Error>>) {
+    /// Takes all out: what was given back, by its queue and name, and behind that what is stale.
+    pub(super) async fn take(&self) -> (Vec<(DirId, Name)>, VecDeque<Result<Lock<T>, Error>>) {
         let (given_back, locks) = {
             let mut state = lock(&self.0);
             (state.given_back.take(), mem::take(&mut state.locks))
@@ -119,7 +119,7 @@ async fn keep<T: Send + 'static>(state: Weak<Mutex<State<T>>>, mut sleep: Pin<Bo
         drop(state);
         // A task may not wait for the disk. Who asks meanwhile waits for the names.
         spawn_blocking(move || {
-            let names = locks.iter().flatten().map(|lock| *lock.name()).collect();
+            let names = locks.iter().flatten().map(Lock::place).collect();
             drop(locks);
             let _ = sender.send(names);
         });

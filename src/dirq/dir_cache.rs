@@ -1,4 +1,4 @@
-//! The directories of a queue in memory that stay open between calls, so that a call need not open them again.
+//! The directories of a queue that stay open between calls, so that a call need not open them again.
 //!
 //! What the kernel says of the queue's own directory tells whether they still are what their paths lead to: they
 //! are, if it is the same directory, and nothing in it was made, removed or renamed since, as the time of its

@@ -150,6 +150,16 @@ pub enum Error {
         limit: u64,
     },
 
+    /// The queue has as many elements as it may have ([`max_elements`](super::QueueSimpleBuilder::max_elements)), or
+    /// would have more.
+    #[error("the queue {} is full: it may have {max_elements} elements", path.display())]
+    Full {
+        /// The queue.
+        path: PathBuf,
+        /// How many elements it may have.
+        max_elements: u64,
+    },
+
     /// A file to be moved into a queue is on another file system.
     #[error("{} is on another file system than the queue {}", from.display(), queue.display())]
     OtherFileSystem {

@@ -10,34 +10,50 @@ pub(super) struct FileName {
 }
 
 impl FileName {
-    /// 14 digits, a suffix of 4 characters and the final zero fit.
-    const CAPACITY: usize = 20;
+    /// 8 digits, a stroke, 14 digits, a suffix of 4 characters and the final zero fit.
+    const CAPACITY: usize = 28;
 
     pub(super) fn directory(number: u32) -> Self {
-        Self::new(u64::from(number), 8, "")
+        Self::EMPTY.digits(u64::from(number), 8)
     }
 
     pub(super) fn element(number: u64) -> Self {
-        Self::new(number, 14, "")
+        Self::EMPTY.digits(number, 14)
     }
 
     pub(super) fn temporary(number: u64) -> Self {
-        Self::new(number, 14, TEMPORARY)
+        Self::element(number).text(TEMPORARY)
     }
 
     pub(super) fn lock(number: u64) -> Self {
-        Self::new(number, 14, LOCK)
+        Self::element(number).text(LOCK)
     }
 
-    fn new(mut number: u64, digits: usize, suffix: &str) -> Self {
-        let mut bytes = [0; Self::CAPACITY];
-        for place in bytes[..digits].iter_mut().rev() {
+    /// That of what is known of an element, in the directory of those.
+    pub(super) fn record(directory: u32, element: u64) -> Self {
+        Self::directory(directory).text(STROKE).digits(element, 14)
+    }
+
+    /// That of a record which is about to replace one.
+    pub(super) fn record_draft(directory: u32, element: u64) -> Self {
+        Self::record(directory, element).text(TEMPORARY)
+    }
+
+    const EMPTY: Self = Self { bytes: [0; Self::CAPACITY], len: 0 };
+
+    fn digits(mut self, mut number: u64, digits: usize) -> Self {
+        for place in self.bytes[self.len..self.len + digits].iter_mut().rev() {
             *place = b"0123456789abcdef"[(number & 15) as usize];
             number >>= 4;
         }
-        let len = digits + suffix.len();
-        bytes[digits..len].copy_from_slice(suffix.as_bytes());
-        Self { bytes, len }
+        self.len += digits;
+        self
+    }
+
+    fn text(mut self, text: &str) -> Self {
+        self.bytes[self.len..self.len + text.len()].copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        self
     }
 
     pub(super) fn c_str(&self) -> &CStr {
@@ -55,6 +71,16 @@ pub(super) const TEMPORARY: &str = ".tmp";
 
 /// What follows the name of a simple queue's element that is locked.
 pub(super) const LOCK: &str = ".lck";
+
+/// What is between the two numbers of a record's name.
+const STROKE: &str = "-";
+
+/// The numbers of the element that a record, or the draft of one, is about.
+pub(super) fn record_of(name: &[u8]) -> Option<(u32, u64)> {
+    let name = name.strip_suffix(TEMPORARY.as_bytes()).unwrap_or(name);
+    let (directory, element) = name.split_at_checked(8)?;
+    Some((directory_of(directory)?, element_of(element.strip_prefix(STROKE.as_bytes())?)?))
+}
 
 /// The number of an intermediate directory, if this is the name of one.
 pub(super) fn directory_of(name: &[u8]) -> Option<u32> {

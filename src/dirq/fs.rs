@@ -61,18 +61,32 @@ pub(super) fn sync_file(path: &Path) -> Result<()> {
     call("sync a file", || fs::fsync(file))
 }
 
-/// Whether what is in the directory at `path` is in memory alone.
+/// What a directory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// Memory alone: no call waits.
+    Memory,
+    /// A disk of this machine, by a file system whose times are right for all at once.
+    Disk,
+    /// A network, or whatever else.
+    Other,
+}
+
+/// What the directory at `path` is on, as far as that is known.
 #[cfg(target_os = "linux")]
-pub(super) fn is_in_memory(path: &Path) -> bool {
-    // Those of the kernel's `linux/magic.h`.
-    const TMPFS: u32 = 0x0102_1994;
-    const RAMFS: u32 = 0x8584_58f6;
+pub(super) fn medium(path: &Path) -> Medium {
+    // Those of the kernel's `linux/magic.h`: tmpfs, ramfs; ext2 to ext4, XFS, Btrfs, F2FS.
+    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+    const ON_DISKS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
     // The width of the type differs between machines.
-    call("statfs", || fs::statfs(path))
-        .is_ok_and(|stat| [TMPFS, RAMFS].contains(&(stat.f_type as u32)))
+    match call("statfs", || fs::statfs(path)).map(|stat| stat.f_type as u32) {
+        Ok(kind) if IN_MEMORY.contains(&kind) => Medium::Memory,
+        Ok(kind) if ON_DISKS.contains(&kind) => Medium::Disk,
+        _ => Medium::Other,
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn is_in_memory(_: &Path) -> bool {
-    false
+pub(super) fn medium(_: &Path) -> Medium {
+    Medium::Other
 }

@@ -8,8 +8,10 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     Error, Name,
     blocking::{Work, run},
+    delivery::Delivery,
     lock_guard::LockGuard,
     protocol::Protocol,
+    root::DirId,
 };
 
 /// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
@@ -24,6 +26,8 @@ use super::{
 /// ([`Purge::max_lock`](super::Purge::max_lock), often ten minutes): then another process may lock the element
 /// and do the work too, and this lock's drop unlocks that one's. Work that may last renews it with
 /// [`touch`](Self::touch) or [`keep_alive`](Self::keep_alive).
+///
+/// When an element that was given back comes again, and how often, is told in [the module](super#retries-and-dead-letters).
 #[must_use = "a lock that is dropped is given back"]
 pub struct Lock<T: Send + 'static> {
     guard: LockGuard<dyn Protocol<Payload = T>>,
@@ -31,15 +35,31 @@ pub struct Lock<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lock<T> {
-    /// Locks and reads an element; none where somebody else has the lock, or it is gone. Where it can't be
-    /// read, the lock is given back.
+    /// Locks and reads an element; none where somebody else has the lock, or it is gone, or `deliver` says that it
+    /// rests. Where it can't be read, the lock is given back.
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
         name: Name,
         limit: u64,
+        deliver: impl FnOnce() -> Option<Delivery>,
     ) -> Result<Option<Self>, Error> {
-        let taken = LockGuard::take(queue, name, limit)?;
-        Ok(taken.map(|(guard, value)| Self { guard, value }))
+        let Some((mut guard, value)) = LockGuard::take(queue, name, limit)? else {
+            return Ok(None);
+        };
+        let Some(delivery) = deliver() else { return Ok(None) };
+        guard.deliver(delivery);
+        Ok(Some(Self { guard, value }))
+    }
+
+    /// Gives it to the user: from here on, one that comes back has failed.
+    pub(super) fn handed_out(mut self) -> Self {
+        self.guard.hand_out();
+        self
+    }
+
+    /// Which queue it is of, and which element of that.
+    pub(super) fn place(&self) -> (DirId, Name) {
+        (self.guard.queue().root().id(), *self.name())
     }
 
     /// The element's name.
@@ -50,6 +70,14 @@ impl<T: Send + 'static> Lock<T> {
     /// What the element holds.
     pub fn value(&self) -> &T {
         &self.value
+    }
+
+    /// How often the element was given out, with this time: 1 at the first.
+    ///
+    /// A queue counts all its deliveries where it is opened with [`max_attempts`](super::QueueSimpleBuilder::max_attempts)
+    /// or [`backoff`](super::QueueSimpleBuilder::backoff), else only those that end in [`retry_in`](Self::retry_in).
+    pub fn attempts(&self) -> u32 {
+        self.guard.delivery().map_or(1, Delivery::attempts)
     }
 
     /// Removes the element: the work is done.
@@ -115,15 +143,56 @@ impl<T: Send + 'static> Lock<T> {
         .await
     }
 
-    /// Gives the lock back: the element stays, and comes again.
+    /// Gives the lock back: the element stays, and comes again; where deliveries are counted, when its backoff is over.
     ///
     /// # Errors
     ///
     /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Who drops the future gives the lock back, too.
     pub async fn unlock(self) -> Result<(), Error> {
-        let guard = self.guard;
-        let queue = guard.queue().clone();
-        run("unlock", Work::Short, &queue, move |_| guard.unlock()).await
+        self.give_back(None).await
+    }
+
+    /// Gives the lock back, so that [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
+    /// processes that use this library pass the element over for `delay`. It counts as a failure, also in a queue that
+    /// counts no others: the last that there may be leaves the element dead, whatever `delay`. One that overflows is
+    /// never over.
+    ///
+    /// Other implementations give it out at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLocked`] where a purge took the lock, and [`Error::Io`], as on a full disk: the lock is given back all
+    /// the same, and the element may come sooner.
+    ///
+    /// # Cancel safety
+    ///
+    /// Who drops the future gives the lock back; whether with the delay is not known.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::dirq::QueueSimple;
+    ///
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let queue = QueueSimple::builder(dir.path()).max_attempts(2).open().await?;
+    /// let mail = queue.add("mail to ada").await?;
+    /// for attempt in 1..=2 {
+    ///     let job = queue.locked().next().await.transpose()?.unwrap();
+    ///     assert_eq!(job.attempts(), attempt);
+    ///     job.retry_in(Duration::ZERO).await?; // fails
+    /// }
+    /// assert!(queue.locked().next().await.is_none());
+    /// assert_eq!(queue.take_dead(9).await?[0].name(), &mail);
+    /// # Ok(()) }
+    /// ```
+    pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
+        self.give_back(Some(delay)).await
     }
 
     /// Makes the lock's age zero.
@@ -180,6 +249,12 @@ impl<T: Send + 'static> Lock<T> {
             Either::Left((done, _)) => Ok(done),
             Either::Right((error, _)) => Err(error),
         }
+    }
+
+    async fn give_back(self, delay: Option<Duration>) -> Result<(), Error> {
+        let guard = self.guard;
+        let queue = guard.queue().clone();
+        run("unlock", Work::Short, &queue, move |_| guard.unlock(delay)).await
     }
 }
 

@@ -1,8 +1,8 @@
 //! A lock in the file system as a guard in memory: given back by whoever drops it.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc, time::Duration};
 
-use super::{Error, Name, protocol::Protocol};
+use super::{Error, Name, delivery::Delivery, protocol::Protocol};
 
 /// A lock that somebody has to give back: whoever drops it does.
 ///
@@ -12,13 +12,15 @@ pub(super) struct LockGuard<P: Protocol + ?Sized> {
     queue: Arc<P>,
     /// `NULL`, which no lock has, where there is nothing to give back.
     name: Name,
+    /// None where the lock is all that is wanted, or the element was just read.
+    delivery: Option<Delivery>,
 }
 
 impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Locks an element; none where that can't be.
     pub(super) fn lock(queue: &Arc<P>, name: Name) -> Result<Option<Self>, Error> {
         let locked = queue.lock(&name)?;
-        Ok(locked.then(|| Self { queue: queue.clone(), name }))
+        Ok(locked.then(|| Self { queue: queue.clone(), name, delivery: None }))
     }
 
     /// Locks and reads an element; none where it can't be locked.
@@ -28,7 +30,23 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         limit: u64,
     ) -> Result<Option<(Self, P::Payload)>, Error> {
         let taken = queue.take(&name, limit)?;
-        Ok(taken.map(|payload| (Self { queue: queue.clone(), name }, payload)))
+        Ok(taken.map(|payload| (Self { queue: queue.clone(), name, delivery: None }, payload)))
+    }
+
+    /// Remembers that the element is given out.
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        self.delivery = Some(delivery);
+    }
+
+    pub(super) fn delivery(&self) -> Option<&Delivery> {
+        self.delivery.as_ref()
+    }
+
+    /// From here on, to give it back is to have failed.
+    pub(super) fn hand_out(&mut self) {
+        if let Some(delivery) = &mut self.delivery {
+            delivery.hand_out();
+        }
     }
 
     pub(super) fn queue(&self) -> &Arc<P> {
@@ -43,16 +61,26 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
         // An error leaves it to the drop, which gives the lock of what could not be removed back.
         self.queue.remove(&self.name)?;
         self.queue.root().counts.removed();
+        if let Some(delivery) = &self.delivery {
+            delivery.forget(self.queue.root(), &self.name);
+        }
         self.keep();
         Ok(())
     }
 
-    /// Gives it back, and says whether that worked.
-    pub(super) fn unlock(self) -> Result<(), Error> {
-        let unlocked = self.queue.unlock(&self.name);
+    /// Gives it back, to be given out again in `delay`, or as the queue's retries say; and says whether that worked.
+    pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
+        self.give_back(delay)
+    }
+
+    fn give_back(&mut self, delay: Option<Duration>) -> Result<(), Error> {
         // Once is enough: by a second try the lock might be another's.
-        self.keep();
-        unlocked
+        let name = mem::replace(&mut self.name, Name::NULL);
+        // First: unlocked, it might be given out by what was known before.
+        let remembered = self
+            .delivery
+            .map_or(Ok(()), |delivery| delivery.give_back(self.queue.root(), &name, delay));
+        self.queue.unlock(&name).and(remembered)
     }
 
     /// Leaves the element locked.
@@ -66,7 +94,7 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
             // A lock that was purged is not there, and of any other trouble the purge takes care.
-            let _ = self.queue.unlock(&self.name);
+            let _ = self.give_back(None);
         }
     }
 }

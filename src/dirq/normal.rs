@@ -9,7 +9,7 @@ mod purge;
 mod remove;
 mod rotation;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use self::{
     layout::{Normal, OBSOLETE, TEMPORARY},
@@ -133,7 +133,7 @@ impl DirQueue<Normal> {
         run_read("read", &self.protocol, move |queue, limit| {
             let taken = LockGuard::take(queue, name, limit)?;
             let Some((guard, element)) = taken else { return Ok(None) };
-            guard.unlock()?;
+            guard.unlock(None)?;
             Ok(Some(element))
         })
         .await
@@ -191,6 +191,25 @@ impl QueueBuilder {
     /// ([`Error::TooLarge`]). Defaults to 1 GiB.
     pub fn max_size(mut self, bytes: u64) -> Self {
         self.options.max_size = bytes;
+        self
+    }
+
+    /// How long an element that failed stays away: `first` after its first failure, and twice as long after each, up to
+    /// `max`. It is jittered: half to three halves of that. Defaults to a second and a minute where there is a
+    /// [`max_attempts`](Self::max_attempts), else to none: what failed may come again at once.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        let retries = self.options.retries();
+        (retries.first, retries.max) = (first, max);
+        self
+    }
+
+    /// How often an element may fail before it is [dead](DirQueue::take_dead). Defaults to no bound.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.retries().max_attempts = Some(attempts);
         self
     }
 

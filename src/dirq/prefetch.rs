@@ -3,45 +3,60 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use futures_util::stream::unfold;
+use futures_util::stream::{Stream, unfold};
 use tokio::time::Instant;
 
 use super::{
-    Error, Lock, Name, Walk,
+    Error, Lock, Walk,
     ahead::Ahead,
     blocking::{Work, run},
+    cursor::Cursor,
+    delivery::Delivery,
     protocol::Protocol,
     watch::Watch,
 };
 
+/// The queues that are walked through as one.
+pub(super) type Queues<T> = Arc<[Arc<dyn Protocol<Payload = T>>]>;
+
 impl<T: Send + 'static> Walk<Lock<T>> {
-    /// Locks what can be locked, from the first element to the last: once, or each time there may be more.
+    /// Locks what can be locked in a queue, from the first element to the last: once, or each time there may be more.
     pub(super) fn locked(queue: Arc<dyn Protocol<Payload = T>>, again: Option<Duration>) -> Self {
-        let state = (Prefetch::new(queue), again.map(Watch::new));
-        Self::new(unfold(state, |(mut locks, mut watch)| async move {
-            loop {
-                if let Some(next) = locks.next().await {
-                    return Some((next, (locks, watch)));
-                }
-                watch.as_mut()?.wait(&locks.queue).await;
-            }
-        }))
+        Self::new(locks([queue].into(), again))
     }
 }
 
-/// One walk through a queue after another, with what is locked ahead in it.
+/// Locks what can be locked in all of the queues, in the order of the elements' times: once, or each time there may be
+/// more.
+pub(super) fn locks<T: Send + 'static>(
+    queues: Queues<T>,
+    again: Option<Duration>,
+) -> impl Stream<Item = Result<Lock<T>, Error>> + Send {
+    let state = (Prefetch::new(queues), again.map(Watch::new));
+    unfold(state, |(mut locks, mut watch)| async move {
+        loop {
+            if let Some(next) = locks.next().await {
+                return Some((next.map(Lock::handed_out), (locks, watch)));
+            }
+            watch.as_mut()?.wait(&locks.queues).await;
+        }
+    })
+}
+
+/// One walk through the queues after another, with what is locked ahead in it.
 ///
 /// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
 /// that wait here are locked for nothing: how many there are goes by how fast they are asked for. In memory, where
 /// there is no such call, none waits.
 struct Prefetch<T: Send + 'static> {
-    queue: Arc<dyn Protocol<Payload = T>>,
+    queues: Queues<T>,
     /// Where the next are; none before the first, and after the last.
     cursor: Option<Cursor>,
     ended: bool,
     ahead: Ahead<T>,
-    /// How many to lock next time.
+    /// How many to lock next time, and at most.
     count: usize,
+    max_count: usize,
     filled: Instant,
     /// Whether the next element is too long to be read in place.
     is_long: bool,
@@ -58,9 +73,22 @@ impl<T: Send + 'static> Prefetch<T> {
     /// The same in place.
     const TRIES_IN_PLACE: usize = 16;
 
-    fn new(queue: Arc<dyn Protocol<Payload = T>>) -> Self {
+    fn new(queues: Queues<T>) -> Self {
+        // Where deliveries are counted, what is locked ahead of a process that dies would have failed with it.
+        let are_counted = queues.iter().any(|queue| queue.root().retries.is_some());
+        let alone = are_counted || in_memory(&queues);
+        let max_count = if alone { 1 } else { Self::MAX_COUNT };
         let (ahead, filled) = (Ahead::new(), Instant::now());
-        Self { queue, cursor: None, ended: false, ahead, count: 0, filled, is_long: false }
+        Self {
+            queues,
+            cursor: None,
+            ended: false,
+            ahead,
+            count: 0,
+            max_count,
+            filled,
+            is_long: false,
+        }
     }
 
     /// The next element; none at the end, after which it begins anew.
@@ -75,116 +103,81 @@ impl<T: Send + 'static> Prefetch<T> {
                 return None;
             }
             let quick = self.filled.elapsed() < Self::QUICK;
-            self.count = match quick && !self.queue.root().in_memory() {
-                true => (self.count * 2).clamp(1, Self::MAX_COUNT),
-                false => 1,
-            };
-            self.fill().await;
+            self.count = if quick { (self.count * 2).clamp(1, self.max_count) } else { 1 };
+            self.fill().await?;
         }
     }
 
-    /// Locks the next elements.
-    async fn fill(&mut self) {
+    /// Locks the next elements; none where there is no queue.
+    async fn fill(&mut self) -> Option<()> {
+        let queues = self.queues.clone();
+        let first = queues.first()?;
         let (given_back, stale) = self.ahead.take().await;
         let cursor = match self.ended {
             // Only what was locked ahead and given back is still to come.
-            true => Some(Cursor::default()),
-            false => self.cursor.take(),
+            true => Cursor::at_end(&queues),
+            false => self.cursor.take().unwrap_or_else(|| Cursor::at_start(&queues)),
         };
         // What was listed is taken in place; a list may be long, and so may be what is read.
-        let listed = cursor.as_ref().map_or(0, |cursor| cursor.names.len());
-        let max_size = self.queue.root().max_size;
-        let in_place = self.queue.root().in_memory() && listed > 0 && !self.is_long;
-        let (length, tries, limit) = match in_place {
+        let listed = cursor.listed();
+        let in_memory = in_memory(&queues);
+        let (length, tries, most) = match in_memory && listed > 0 && !self.is_long {
             true => (Work::Short, listed.min(Self::TRIES_IN_PLACE), Work::SHORT_DATA as u64),
-            false => (Work::Long, Self::TRIES, max_size),
+            false => (Work::Long, Self::TRIES, u64::MAX),
         };
-        let limit = limit.min(max_size);
         let count = self.count;
-        let filled = run("list", length, &self.queue, move |queue| {
-            let mut cursor = match cursor {
-                Some(cursor) => cursor,
-                None => Cursor::at_start(queue)?,
-            };
-            // Their locks are as old as the call that took them, and the caller may have been slow.
-            let mut ahead = cursor.take_back(given_back, stale);
-            let (mut bytes, mut is_long) = (0, false);
-            for _ in 0..tries {
-                if ahead.len() >= count || bytes >= Self::MAX_BYTES {
-                    break;
-                }
-                let name = match cursor.next(queue) {
-                    Some(Ok(name)) => name,
-                    Some(Err(error)) => {
-                        ahead.push_back(Err(error));
-                        continue;
+        let filled = run("list", length, first, {
+            let queues = queues.clone();
+            move |_| {
+                let mut cursor = cursor;
+                // Their locks are as old as the call that took them, and the caller may have been slow.
+                let mut ahead = cursor.take_back(given_back, stale);
+                let (mut bytes, mut is_long) = (0, false);
+                for _ in 0..tries {
+                    if ahead.len() >= count || bytes >= Self::MAX_BYTES {
+                        break;
                     }
-                    None => return Ok((None, ahead, false)),
-                };
-                // The first one is asked for, however long it is.
-                let limit = match bytes {
-                    0 => limit,
-                    bytes => limit.min(Self::MAX_BYTES - bytes),
-                };
-                let taken = Lock::take(queue, name, limit);
-                if limit < max_size && matches!(taken, Err(Error::TooLarge { .. })) {
-                    cursor.names.push_front(name);
-                    is_long = ahead.is_empty();
-                    break;
+                    let place = match cursor.next(&queues) {
+                        Some(Ok(place)) => place,
+                        Some(Err(error)) => {
+                            ahead.push_back(Err(error));
+                            continue;
+                        }
+                        None => return Ok((None, ahead, false)),
+                    };
+                    let queue = &queues[place.queue];
+                    let root = queue.root();
+                    // The first one is asked for, however long it is.
+                    let limit = match bytes {
+                        0 => most,
+                        bytes => most.min(Self::MAX_BYTES - bytes),
+                    };
+                    let limit = limit.min(root.max_size);
+                    let deliver = || Delivery::begin(root, &place.name, place.has_records);
+                    let taken = Lock::take(queue, place.name, limit, deliver);
+                    if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
+                        cursor.put_back(place);
+                        is_long = ahead.is_empty();
+                        break;
+                    }
+                    if let Ok(Some(lock)) = &taken {
+                        bytes += queue.len_of(lock.value()) as u64;
+                    }
+                    ahead.extend(taken.transpose());
                 }
-                if let Ok(Some(lock)) = &taken {
-                    bytes += queue.len_of(lock.value()) as u64;
-                }
-                ahead.extend(taken.transpose());
+                Ok((Some(cursor), ahead, is_long))
             }
-            Ok((Some(cursor), ahead, is_long))
         });
         let (cursor, ahead, is_long) =
             filled.await.unwrap_or_else(|error| (None, VecDeque::from([Err(error)]), false));
         self.ended = cursor.is_none();
         (self.cursor, self.is_long) = (cursor, is_long);
         self.filled = Instant::now();
-        self.ahead.put(ahead, !self.queue.root().in_memory());
+        self.ahead.put(ahead, !in_memory);
+        Some(())
     }
 }
 
-/// The names that are still to come.
-#[derive(Default)]
-struct Cursor {
-    names: VecDeque<Name>,
-    directories: VecDeque<u32>,
-}
-
-impl Cursor {
-    fn at_start<P: Protocol + ?Sized>(queue: &Arc<P>) -> Result<Self, Error> {
-        Ok(Self { names: VecDeque::new(), directories: queue.root().directories()?.into() })
-    }
-
-    fn next<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> Option<Result<Name, Error>> {
-        loop {
-            if let Some(name) = self.names.pop_front() {
-                return Some(Ok(name));
-            }
-            match queue.unlocked(self.directories.pop_front()?) {
-                Ok(mut names) => {
-                    names.sort_unstable();
-                    self.names = names.into();
-                }
-                Err(error) => return Some(Err(error)),
-            }
-        }
-    }
-
-    /// Lets elements come anew that were given back, and those that are by this; returns the errors between them.
-    fn take_back<T: Send + 'static>(
-        &mut self,
-        given_back: Vec<Name>,
-        stale: VecDeque<Result<Lock<T>, Error>>,
-    ) -> VecDeque<Result<Lock<T>, Error>> {
-        let (locks, errors): (VecDeque<_>, _) = stale.into_iter().partition(Result::is_ok);
-        let stale = locks.iter().flatten().map(|lock| *lock.name());
-        let again: Vec<_> = given_back.into_iter().chain(stale).collect();
-        again.into_iter().rev().for_each(|name| self.names.push_front(name));
-        errors
-    }
+fn in_memory<T: Send + 'static>(queues: &Queues<T>) -> bool {
+    queues.iter().all(|queue| queue.root().in_memory())
 }

@@ -73,6 +73,8 @@ pub struct PurgeReport {
     pub locks: u64,
     /// Empty directories that were removed.
     pub directories: u64,
+    /// What was remembered of elements that are gone: how often they were given out.
+    pub records: u64,
     /// What it may not look at or take away, and left; a message tells of the first.
     pub failed: u64,
 }

@@ -10,6 +10,7 @@ use super::{
     blocking::{Work, run, run_read},
     lock_guard::LockGuard,
     protocol::Protocol,
+    records::Records,
     set::Browse,
     walk::Walk,
 };
@@ -81,6 +82,8 @@ impl<P: Protocol> DirQueue<P> {
     /// stay locked, until a [`purge`](Self::purge) finds their locks too old. In [memory](super#cost), each is locked
     /// when it is asked for.
     ///
+    /// Those that [rest or are dead](super#retries-and-dead-letters) are passed over, too.
+    ///
     /// An element that can't be read comes as an error, is unlocked, and stays. The stream goes on behind it: a worker
     /// that ends at an error ends there each time.
     ///
@@ -102,7 +105,7 @@ impl<P: Protocol> DirQueue<P> {
     ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await?;
-    ///         } // else it is unlocked, and comes again to who asks anew
+    ///         } // else it is unlocked, and comes again to who asks anew, after its backoff if it has one
     ///     }
     ///     Ok(())
     /// }
@@ -117,7 +120,8 @@ impl<P: Protocol> DirQueue<P> {
     /// It sleeps until the system says that an element was added (inotify on Linux), and looks by itself `every`
     /// so often: for elements that were unlocked, for those that other machines add on a file system of the
     /// network, and where the system has no more watches to give. An element that was given back, or that can't
-    /// be read, so comes again after at most that time, as an element or an error. Any number of tasks and
+    /// be read, so comes again after at most that time, as an element or an error. One that
+    /// [rests](super#retries-and-dead-letters) wakes it when it is due, if it was put to rest before the wait. Any number of tasks and
     /// processes may watch a queue: each element goes to one of them.
     ///
     /// Otherwise it is as [`locked`](Self::locked).
@@ -221,7 +225,7 @@ impl<P: Protocol> DirQueue<P> {
     }
 
     /// Takes away what dead processes left: locks, elements that were on their way in or out and are too old,
-    /// and empty directories.
+    /// empty directories, and what is remembered of elements that are gone.
     ///
     /// Somebody has to, from time to time. It never takes an element that is in the queue. What others take away
     /// at the same time is no error. Costs a look at each element.
@@ -236,7 +240,16 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// [`Error::Io`] where the queue itself can't be listed.
     pub async fn purge(&self, purge: Purge) -> Result<PurgeReport, Error> {
-        run("purge", Work::Long, &self.protocol, move |queue| queue.purge(&purge)).await
+        run("purge", Work::Long, &self.protocol, move |queue| {
+            let mut report = queue.purge(&purge)?;
+            match Records::open(queue.root()) {
+                Ok(Some(records)) => records.purge(queue.root(), &mut report)?,
+                Ok(None) => {}
+                Err(error) => report.fail(error),
+            }
+            Ok(report)
+        })
+        .await
     }
 
     /// Does what reads an element.
@@ -272,6 +285,8 @@ impl<P: Protocol> Clone for DirQueue<P> {
 }
 
 impl<P: Protocol> Browse for DirQueue<P> {
+    type Payload = P::Payload;
+
     fn id(&self) -> (u64, u64) {
         self.protocol.root().id()
     }
@@ -286,6 +301,10 @@ impl<P: Protocol> Browse for DirQueue<P> {
 
     fn all_names(&self) -> Walk<Name> {
         self.names()
+    }
+
+    fn protocol(&self) -> Arc<dyn Protocol<Payload = P::Payload>> {
+        self.protocol.clone()
     }
 }
 

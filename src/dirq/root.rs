@@ -20,8 +20,9 @@ use super::{
     counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Mode, id, is_directory, is_in_memory, make_dir, stat},
+    fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
     name_generator::NameGenerator,
+    retries::Retries,
     retry::RetryBudget,
 };
 
@@ -33,17 +34,34 @@ pub(super) struct Options {
     pub(super) rnd_hex: Option<u8>,
     pub(super) sync: bool,
     pub(super) max_size: u64,
+    /// None where deliveries are not counted.
+    pub(super) retries: Option<Retries>,
 }
 
 impl Options {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), umask: None, rnd_hex: None, sync: false, max_size: 1 << 30 }
+        Self {
+            path: path.to_owned(),
+            umask: None,
+            rnd_hex: None,
+            sync: false,
+            max_size: 1 << 30,
+            retries: None,
+        }
+    }
+
+    /// Deliveries are counted as soon as one of the settings of retries is made.
+    pub(super) fn retries(&mut self) -> &mut Retries {
+        self.retries.get_or_insert(Retries::DEFAULT)
     }
 
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
     /// there.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size } = self;
+        let Self { path, umask, rnd_hex, sync, max_size, retries } = self;
+        if let Some(retries) = &retries {
+            retries.check()?;
+        }
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
             let reason = format!("it is at most 0o777, and not {umask:#o}");
             return Err(Error::InvalidOption { option: "umask", reason });
@@ -61,13 +79,16 @@ impl Options {
         if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));
         }
+        let medium = medium(&path);
         let root = Root {
             umask,
             sync,
             max_size,
+            retries,
             names: NameGenerator::new(rnd_hex),
             id: id(&at_path),
-            cache: is_in_memory(&path).then(DirCache::default),
+            in_memory: medium == Medium::Memory,
+            cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
             counts: Arc::default(),
             path,
@@ -89,10 +110,13 @@ pub struct Root {
     pub(super) sync: bool,
     /// How long what an element holds may be, in bytes.
     pub(super) max_size: u64,
+    /// None where deliveries are not counted.
+    pub(super) retries: Option<Retries>,
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
     id: DirId,
-    /// If it is in memory. It goes by times that a file system on a network may tell too late.
+    in_memory: bool,
+    /// None where it may be on a network, as it goes by times that are told too late there.
     cache: Option<DirCache>,
     synced: Mutex<Synced>,
     pub(super) counts: Arc<Counts>,
@@ -107,7 +131,7 @@ struct Synced {
 }
 
 /// Device and inode.
-type DirId = (u64, u64);
+pub(super) type DirId = (u64, u64);
 
 impl Root {
     pub(super) fn path(&self) -> &Path {
@@ -120,7 +144,7 @@ impl Root {
 
     /// Whether no call waits for a disk, as when it was opened.
     pub(super) fn in_memory(&self) -> bool {
-        self.cache.is_some()
+        self.in_memory
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
@@ -146,8 +170,19 @@ impl Root {
     /// The elements of a directory that are of `kind`, in no order; none where the directory is gone, or is
     /// no directory.
     pub(super) fn elements(&self, directory: u32, kind: FileType) -> Result<Vec<Name>, Error> {
+        self.elements_and(directory, kind, |_| ())
+    }
+
+    /// The same, and calls `other` with what is there and no element.
+    pub(super) fn elements_and(
+        &self,
+        directory: u32,
+        kind: FileType,
+        other: impl FnMut(&CStr),
+    ) -> Result<Vec<Name>, Error> {
         let mut found = Vec::new();
-        self.each_element(directory, kind, |element| found.push(Name { directory, element }))?;
+        let visit = |element| found.push(Name { directory, element });
+        self.each_element(directory, kind, visit, other)?;
         Ok(found)
     }
 
@@ -157,7 +192,7 @@ impl Root {
 
     pub(super) fn count_in(&self, directory: u32, kind: FileType) -> Result<u64, Error> {
         let mut count = 0;
-        self.each_element(directory, kind, |_| count += 1)?;
+        self.each_element(directory, kind, |_| count += 1, |_| ())?;
         Ok(count)
     }
 
@@ -166,10 +201,11 @@ impl Root {
         directory: u32,
         kind: FileType,
         mut visit: impl FnMut(u64),
+        mut other: impl FnMut(&CStr),
     ) -> Result<(), Error> {
         let mut unknown = Vec::new();
         let dir = self.list(directory, |name, file_type| {
-            let Some(element) = element_of(name.to_bytes()) else { return };
+            let Some(element) = element_of(name.to_bytes()) else { return other(name) };
             if file_type == kind {
                 visit(element);
             } else if file_type == FileType::Unknown {
@@ -210,6 +246,24 @@ impl Root {
     /// A directory of elements; none where there is none.
     pub(super) fn open(&self, directory: u32) -> Result<Option<Arc<Dir>>, Error> {
         self.opener().open(directory)
+    }
+
+    /// A directory in the queue's that is not one of elements, which it makes if need be.
+    pub(super) fn open_or_make<'a>(
+        &'a self,
+        opener: &mut Opener<'a>,
+        name: &str,
+    ) -> Result<Arc<Dir>, Error> {
+        let mut retries = RetryBudget::of("make");
+        loop {
+            if let Some(dir) = opener.open_named(name)? {
+                return Ok(dir);
+            }
+            // Nobody made it yet, or somebody removed it.
+            self.make_named(name)?;
+            *opener = self.opener();
+            retries.spend(|| self.path.join(name))?;
+        }
     }
 
     /// Looks at the queue's directory: what one call opens, it opens by this.

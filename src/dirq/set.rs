@@ -1,10 +1,10 @@
 //! Several queues of one kind, merged by the times in their names.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc, time::Duration};
 
-use futures_util::{future::BoxFuture, stream::unfold};
+use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
 
-use super::{Error, Name, Walk};
+use super::{Error, Lock, Name, Walk, prefetch::locks, protocol::Protocol};
 
 /// Several queues of one kind that are walked through as one.
 ///
@@ -103,6 +103,57 @@ impl<Q: Browse> QueueSet<Q> {
             Some((Ok((first.queue.clone(), name)), sources))
         }))
     }
+
+    /// Locks and reads all elements that can be locked, each with its queue, and then ends.
+    ///
+    /// It is as [`locked`](super::DirQueue::locked) of one queue; of the elements that the queues are at, the oldest
+    /// comes first. Where one of the queues counts its deliveries, none is locked ahead.
+    ///
+    /// # Panics
+    ///
+    /// On a runtime without time, unless all queues are in memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use fleeting::dirq::{Error, QueueSet, QueueSimple};
+    ///
+    /// async fn drain(queues: QueueSet<QueueSimple>) -> Result<(), Error> {
+    ///     let mut jobs = queues.locked();
+    ///     while let Some(job) = jobs.next().await {
+    ///         let Ok((queue, job)) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
+    ///         println!("{}: {:?}", queue.path().display(), job.value());
+    ///         job.ack().await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn locked(&self) -> Walk<(Q, Lock<Q::Payload>)> {
+        self.walk(None)
+    }
+
+    /// Locks and reads all elements that can be locked, and those that are added later to any of the queues: it never
+    /// ends.
+    ///
+    /// It is as [`watch`](super::DirQueue::watch) of one queue, and in the order of [`locked`](Self::locked): an element
+    /// that is added while others still come takes its place among them when its queue is listed next.
+    ///
+    /// # Panics
+    ///
+    /// On a runtime without time.
+    pub fn watch(&self, every: Duration) -> Walk<(Q, Lock<Q::Payload>)> {
+        self.walk(Some(every))
+    }
+
+    fn walk(&self, again: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
+        let queues = self.queues.clone();
+        let protocols: Arc<[_]> = queues.iter().map(Q::protocol).collect();
+        Walk::new(locks(protocols, again).map_ok(move |lock| {
+            let (id, _) = lock.place();
+            let queue = queues.iter().find(|queue| queue.id() == id);
+            (queue.expect("it is of one of them").clone(), lock)
+        }))
+    }
 }
 
 /// A queue of a set with its next name.
@@ -128,9 +179,13 @@ impl<Q: Browse> MergeSource<Q> {
 
 /// What can be in a set: [`QueueSimple`](super::QueueSimple) and [`Queue`](super::Queue).
 pub trait Browse: Clone + Send + 'static {
+    /// What an element is.
+    type Payload: Send + 'static;
+
     /// Of device and inode.
     fn id(&self) -> (u64, u64);
     fn path(&self) -> &Path;
     fn count_all(&self) -> BoxFuture<'_, Result<u64, Error>>;
     fn all_names(&self) -> Walk<Name>;
+    fn protocol(&self) -> Arc<dyn Protocol<Payload = Self::Payload>>;
 }

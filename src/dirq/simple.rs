@@ -12,10 +12,13 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::sleep;
+
 use self::layout::Simple;
 use super::{
     DirQueue, Error, Name,
     blocking::{Work, run, run_blocking},
+    bound::{Bound, Room},
     root::Options,
 };
 
@@ -73,6 +76,8 @@ impl DirQueue<Simple> {
         QueueSimpleBuilder {
             options: Options::new(path.as_ref()),
             granularity: Duration::from_secs(60),
+            max_elements: None,
+            wait_for_room: None,
         }
     }
 
@@ -83,8 +88,9 @@ impl DirQueue<Simple> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLarge`], and [`Error::Io`], as on a full disk: then it leaves nothing behind. But where only the last
-    /// step of [`sync`](QueueSimpleBuilder::sync) failed, the element is there: [`Error::Partial`] has its name.
+    /// [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`], as on a full disk: then it leaves nothing behind. But
+    /// where only the last step of [`sync`](QueueSimpleBuilder::sync) failed, the element is there: [`Error::Partial`]
+    /// has its name.
     ///
     /// # Cancel safety
     ///
@@ -93,7 +99,12 @@ impl DirQueue<Simple> {
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
         let length = Work::of_data(data.len());
-        run("add to", length, &self.protocol, move |queue| queue.add(&data)).await
+        let room = self.room(1).await?;
+        run("add to", length, &self.protocol, move |queue| {
+            let _room = room;
+            queue.add(&data)
+        })
+        .await
     }
 
     /// Adds an element for each of `bodies`, in their order, at once: quicker than one by one.
@@ -103,8 +114,8 @@ impl DirQueue<Simple> {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). [`Error::Partial`] names those that are there: all, where only
-    /// [`sync`](QueueSimpleBuilder::sync) failed, or those before one that could not be added.
+    /// As [`add`](Self::add); [`Error::Full`] where there is no room for all. [`Error::Partial`] names those that are
+    /// there: all, where only [`sync`](QueueSimpleBuilder::sync) failed, or those before one that could not be added.
     ///
     /// # Cancel safety
     ///
@@ -119,7 +130,9 @@ impl DirQueue<Simple> {
             data.extend_from_slice(body.as_ref());
             ends.push(data.len());
         }
+        let room = self.room(ends.len() as u64).await?;
         run("add to", Work::Long, &self.protocol, move |queue| {
+            let _room = room;
             let mut start = 0;
             let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
             queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
@@ -134,7 +147,7 @@ impl DirQueue<Simple> {
     /// # Errors
     ///
     /// [`Error::OtherFileSystem`] where it would have to be copied, [`Error::Foreign`] where it is no regular
-    /// file, [`Error::TooLarge`], and [`Error::Io`]. In each case it stays where it is. But where only the last step of
+    /// file, [`Error::TooLarge`], [`Error::Full`], and [`Error::Io`]. In each case it stays where it is. But where only the last step of
     /// [`sync`](QueueSimpleBuilder::sync) failed it is moved, and [`Error::Partial`] has its name.
     ///
     /// # Cancel safety
@@ -142,8 +155,13 @@ impl DirQueue<Simple> {
     /// Who drops the future can't know whether it is moved.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
+        let room = self.room(1).await?;
         // The file may be on a disk, and then a look at it waits.
-        run("add to", Work::Long, &self.protocol, move |queue| queue.add_path(&path)).await
+        run("add to", Work::Long, &self.protocol, move |queue| {
+            let _room = room;
+            queue.add_path(&path)
+        })
+        .await
     }
 
     /// The path of a file with what an element that is locked holds.
@@ -156,6 +174,31 @@ impl DirQueue<Simple> {
     pub async fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         self.on("look for", name, |queue, name| queue.get_path(name)).await
     }
+
+    /// Room for so many elements, where there is a bound; waits for it, if it is to.
+    async fn room(&self, count: u64) -> Result<Option<Room>, Error> {
+        let Some(bound) = &self.protocol.bound else { return Ok(None) };
+        loop {
+            if let Some(room) = bound.known_room(count) {
+                return Ok(Some(room));
+            }
+            let counted = bound.clone();
+            let look = run("count", Work::Long, &self.protocol, move |queue| {
+                counted.room(queue.as_ref(), count)
+            });
+            if let Some(room) = look.await? {
+                return Ok(Some(room));
+            }
+            match self.protocol.wait_for_room {
+                // More than there may ever be is never waited for.
+                Some(every) if count <= bound.max => sleep(every).await,
+                _ => {
+                    let path = self.path().to_owned();
+                    return Err(Error::Full { path, max_elements: bound.max });
+                }
+            }
+        }
+    }
 }
 
 /// Opens a [`QueueSimple`] otherwise than by default.
@@ -164,6 +207,8 @@ impl DirQueue<Simple> {
 pub struct QueueSimpleBuilder {
     options: Options,
     granularity: Duration,
+    max_elements: Option<u64>,
+    wait_for_room: Option<Duration>,
 }
 
 impl QueueSimpleBuilder {
@@ -179,6 +224,26 @@ impl QueueSimpleBuilder {
     /// Zero is a second.
     pub fn granularity(mut self, granularity: Duration) -> Self {
         self.granularity = granularity;
+        self
+    }
+
+    /// How many elements the queue may have: an add that would make it more is refused ([`Error::Full`]), or
+    /// [waits](Self::wait_for_room). Zero refuses all. Defaults to no bound.
+    ///
+    /// It counts all that is there, locked and dead elements included. Of one process, with its clones, it is exact.
+    /// Several that add, or other implementations, who don't know of it, may add some more: each counts anew when it has
+    /// added an eighth of the room that there was, as to count is to look at each element.
+    pub fn max_elements(mut self, max_elements: u64) -> Self {
+        self.max_elements = Some(max_elements);
+        self
+    }
+
+    /// Lets adds wait while there is no room for them, and look for it `every` so often. What is more than the queue may
+    /// ever have is refused all the same. Defaults to none: they are refused.
+    ///
+    /// Then [`add`](DirQueue::add) and its like need a runtime with time.
+    pub fn wait_for_room(mut self, every: Duration) -> Self {
+        self.wait_for_room = Some(every);
         self
     }
 
@@ -206,13 +271,32 @@ impl QueueSimpleBuilder {
         self
     }
 
+    /// How long an element that failed stays away: `first` after its first failure, and twice as long after each, up to
+    /// `max`. It is jittered: half to three halves of that. Defaults to a second and a minute where there is a
+    /// [`max_attempts`](Self::max_attempts), else to none: what failed may come again at once.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        let retries = self.options.retries();
+        (retries.first, retries.max) = (first, max);
+        self
+    }
+
+    /// How often an element may fail before it is [dead](DirQueue::take_dead). Defaults to no bound.
+    ///
+    /// From then on [deliveries are counted](super#retries-and-dead-letters).
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options.retries().max_attempts = Some(attempts);
+        self
+    }
+
     /// Opens the queue.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidOption`], and [`Error::Io`] where the directory can't be made, or is none.
     pub async fn open(self) -> Result<QueueSimple, Error> {
-        let Self { options, granularity } = self;
+        let Self { options, granularity, max_elements, wait_for_room } = self;
         let whole = granularity.subsec_nanos() == 0;
         let Some(granularity) = u32::try_from(granularity.as_secs()).ok().filter(|_| whole) else {
             let reason =
@@ -221,6 +305,9 @@ impl QueueSimpleBuilder {
         };
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
-        Ok(QueueSimple { protocol: Arc::new(Simple { root, granularity }) })
+        // A shorter interval would be a busy loop.
+        let wait_for_room = wait_for_room.map(|every| every.max(Duration::from_millis(1)));
+        let bound = max_elements.map(Bound::new);
+        Ok(QueueSimple { protocol: Arc::new(Simple { root, granularity, bound, wait_for_room }) })
     }
 }

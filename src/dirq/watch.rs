@@ -16,14 +16,17 @@ use super::{
     blocking::{Work, run},
     file_name::{FileName, directory_of, element_of},
     protocol::Protocol,
+    records::{Records, now},
 };
 
-/// Knows when to look into a queue again.
+/// Knows when to look into queues again.
 pub(super) struct Watch {
     every: Duration,
     /// Told by the watcher's own thread. It keeps one notice for who does not wait yet.
     changed: Arc<Notify>,
     watches: Watches,
+    /// When it was looked for what comes due last.
+    looked: u64,
 }
 
 /// What the system watches. Only new elements and directories count: to wake for each lock that is given back
@@ -31,7 +34,8 @@ pub(super) struct Watch {
 enum Watches {
     /// Nobody had to wait yet.
     None,
-    On(RecommendedWatcher, BTreeSet<u32>),
+    /// With the directories, each by which queue it is in.
+    On(RecommendedWatcher, BTreeSet<(usize, u32)>),
     /// The system can't: there is only the clock.
     Failed,
 }
@@ -43,41 +47,80 @@ impl Watch {
     const SHORTEST: Duration = Duration::from_millis(1);
 
     pub(super) fn new(every: Duration) -> Self {
-        Self { every: every.max(Self::SHORTEST), changed: Arc::default(), watches: Watches::None }
+        let every = every.max(Self::SHORTEST);
+        Self { every, changed: Arc::default(), watches: Watches::None, looked: now() }
     }
 
     /// Waits until there may be something new. It may return without reason.
-    pub(super) async fn wait<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) {
-        if self.follow(queue).await {
-            // What came before the watch was there is seen by looking once more.
-            return;
+    pub(super) async fn wait<P: Protocol + ?Sized>(&mut self, queues: &Arc<[Arc<P>]>) {
+        let mut longest = self.every;
+        if let Some(first) = queues.first() {
+            if self.follow(first, queues).await {
+                // What came before the watch was there is seen by looking once more.
+                return;
+            }
+            longest = longest.min(self.until_due(first, queues).await);
         }
         // The clock ends the wait as well.
-        let _ = timeout(self.every, self.changed.notified()).await;
+        let _ = timeout(longest, self.changed.notified()).await;
     }
 
-    /// Watches the directories that are new, and at first the queue itself; false where it did before.
-    async fn follow<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> bool {
+    /// How long none of the elements that rest comes due. What others let rest from now on is left to the clock.
+    async fn until_due<P: Protocol + ?Sized>(
+        &mut self,
+        first: &Arc<P>,
+        queues: &Arc<[Arc<P>]>,
+    ) -> Duration {
+        let (queues, looked) = (queues.clone(), self.looked);
+        let soonest = run("list", Work::Long, first, move |_| {
+            let mut soonest = u64::MAX;
+            for queue in queues.iter() {
+                if let Some(records) = Records::open(queue.root())? {
+                    let dues = records.list()?.into_iter().filter_map(|(_, record)| record.due);
+                    // Those that were due at the last look are locked: to look again at once would find them so.
+                    soonest = dues.filter(|due| *due > looked).fold(soonest, u64::min);
+                }
+            }
+            Ok(soonest)
+        });
+        // Where they can't be listed, the walk tells why.
+        let soonest = soonest.await.unwrap_or(u64::MAX);
+        self.looked = now();
+        Duration::from_micros(soonest.saturating_sub(self.looked))
+    }
+
+    /// Watches the directories that are new, and at first the queues themselves; false where it did before.
+    async fn follow<P: Protocol + ?Sized>(
+        &mut self,
+        first: &Arc<P>,
+        queues: &Arc<[Arc<P>]>,
+    ) -> bool {
+        let queues = queues.clone();
         let changed = self.changed.clone();
         // Lent to the thread that may wait. Whoever drops this future in between goes on by the clock.
         let watches = mem::replace(&mut self.watches, Watches::Failed);
-        let followed = run("watch", Work::Long, queue, move |queue| {
+        let followed = run("watch", Work::Long, first, move |_| {
             let is_first = matches!(watches, Watches::None);
             let (mut watcher, old) = match watches {
                 Watches::None => {
-                    let mut watcher =
-                        watcher(changed).map_err(|error| failed(queue.root().path(), error))?;
-                    watch(&mut watcher, queue.root().path())?;
+                    let path = queues[0].root().path();
+                    let mut watcher = watcher(changed).map_err(|error| failed(path, error))?;
+                    for queue in queues.iter() {
+                        watch(&mut watcher, queue.root().path())?;
+                    }
                     (watcher, BTreeSet::new())
                 }
                 Watches::On(watcher, old) => (watcher, old),
                 Watches::Failed => return Ok((Watches::Failed, false)),
             };
-            let mut directories = queue.root().directories()?;
-            let first = directories.len().saturating_sub(Self::DIRECTORIES);
-            let now = BTreeSet::from_iter(directories.split_off(first));
-            let path = |directory: &u32| {
-                queue.root().path().join(FileName::directory(*directory).as_str())
+            let mut now = BTreeSet::new();
+            for (index, queue) in queues.iter().enumerate() {
+                let mut directories = queue.root().directories()?;
+                let first = directories.len().saturating_sub(Self::DIRECTORIES);
+                now.extend(directories.split_off(first).into_iter().map(|last| (index, last)));
+            }
+            let path = |&(queue, directory): &(usize, u32)| {
+                queues[queue].root().path().join(FileName::directory(directory).as_str())
             };
             for gone in old.difference(&now) {
                 // The system forgets by itself what was removed.
@@ -97,7 +140,7 @@ impl Watch {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, every = ?self.every, "the queue is looked into by the clock alone");
+                tracing::warn!(error, every = ?self.every, "a queue is looked into by the clock alone");
                 false
             }
         }

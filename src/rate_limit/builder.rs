@@ -5,9 +5,13 @@ use std::{
     hash::{BuildHasher, Hash},
     marker::PhantomData,
     sync::Arc,
+    time::Duration,
 };
 
-use super::{ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter};
+use super::{
+    ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
+    waiting::WaitSettings,
+};
 use crate::engine::{
     hasher::DefaultHasher,
     shards::{checked_shards, default_shards},
@@ -22,6 +26,7 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     limits: Vec<Limit>,
     window: Window,
     max_keys: usize,
+    wait: WaitSettings,
     sweep: Sweep,
     shards: usize,
     hasher: S,
@@ -42,6 +47,7 @@ impl<K> RateLimiterBuilder<K> {
             limits: Vec::new(),
             window: Window::default(),
             max_keys: 1_000_000,
+            wait: WaitSettings::default(),
             sweep: Sweep::default(),
             shards: default_shards(),
             hasher: DefaultHasher::default(),
@@ -86,6 +92,27 @@ impl<K, S> RateLimiterBuilder<K, S> {
         self
     }
 
+    /// How many may wait for a key at a time by [`until_ready_within`](RateLimiter::until_ready_within) or in a layer:
+    /// who comes then is denied at once. Who waits without an end is never sent away, but counts. Defaults to
+    /// no bound, but what may pass in time.
+    ///
+    /// # Panics
+    ///
+    /// Where `waiting` is 0.
+    pub fn max_waiting(mut self, waiting: usize) -> Self {
+        assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
+        self.wait.most = waiting;
+        self
+    }
+
+    /// Up to how much longer one waits that has to wait, so that not all who are let in come at the same moment: a
+    /// random part of it, anew each time that it is told to wait. Those behind it wait along. Who may pass at once
+    /// does, and no wait goes beyond its end. Defaults to zero.
+    pub fn jitter(mut self, jitter: Duration) -> Self {
+        self.wait.jitter = jitter;
+        self
+    }
+
     /// How idle keys are found. Defaults to [`Sweep::default`]: a second at most after they are idle.
     pub fn sweep(mut self, sweep: Sweep) -> Self {
         self.sweep = sweep;
@@ -111,6 +138,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
             limits: self.limits,
             window: self.window,
             max_keys: self.max_keys,
+            wait: self.wait,
             sweep: self.sweep,
             shards: self.shards,
             hasher,
@@ -150,7 +178,8 @@ where
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
         let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
-        let limiter = Limiter::new(shared, self.window, self.limits, self.max_keys, hasher);
+        let limiter =
+            Limiter::new(shared, self.window, self.limits, self.max_keys, self.wait, hasher);
         #[cfg(feature = "metrics")]
         super::metrics::follow(&limiter);
         limiter
@@ -164,6 +193,7 @@ impl<K, S> fmt::Debug for RateLimiterBuilder<K, S> {
             .field("limits", &self.limits)
             .field("window", &self.window)
             .field("max_keys", &self.max_keys)
+            .field("wait", &self.wait)
             .field("sweep", &self.sweep)
             .field("shards", &self.shards)
             .finish_non_exhaustive()

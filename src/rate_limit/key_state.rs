@@ -50,7 +50,7 @@ impl Exceeded {
     }
 
     #[inline]
-    pub(super) fn longest(self) -> usize {
+    fn longest(self) -> usize {
         self.0 as u32 as usize
     }
 
@@ -195,6 +195,12 @@ impl<A: Algorithm> KeyState<A> {
 }
 
 impl Denied {
+    /// Which limit it takes longest to wait for.
+    #[inline]
+    pub(super) fn longest(&self) -> usize {
+        self.limits.longest()
+    }
+
     /// Of two, the one that it takes longer to wait for; the first where they take equally long.
     pub(super) fn longer(self, other: Self) -> Self {
         let (longer, shorter) =

@@ -23,6 +23,7 @@ pub struct Limit {
     quota: u32,
     per: Duration,
     name: Option<Cow<'static, str>>,
+    of_bytes: bool,
 }
 
 /// How a [`RateLimiter`](crate::RateLimiter) counts what has passed.
@@ -81,7 +82,7 @@ impl Limit {
             !per.is_zero() && per <= LONGEST,
             "per must be longer than zero and at most 100 years, got {per:?}"
         );
-        Self { quota, per, name: None }
+        Self { quota, per, name: None, of_bytes: false }
     }
 
     /// `quota` units in any second.
@@ -110,6 +111,20 @@ impl Limit {
         self
     }
 
+    /// Says that its units are bytes, as a layer tells clients (`qu="content-bytes"`): what a call costs is up to who
+    /// charges it, as ever. Defaults to requests.
+    ///
+    /// ```
+    /// # use fleeting::Limit;
+    /// let sent = Limit::per_minute(1 << 20).of_bytes();
+    /// assert_eq!(sent.to_string(), "1048576 bytes in 60s");
+    /// ```
+    #[must_use]
+    pub fn of_bytes(mut self) -> Self {
+        self.of_bytes = true;
+        self
+    }
+
     /// How many units may pass.
     pub fn quota(&self) -> u32 {
         self.quota
@@ -125,6 +140,12 @@ impl Limit {
         self.name.as_deref()
     }
 
+    /// Whether its units are bytes.
+    #[cfg(any(feature = "axum", feature = "redis"))]
+    pub(crate) fn is_of_bytes(&self) -> bool {
+        self.of_bytes
+    }
+
     pub(super) fn per_nanoseconds(&self) -> u64 {
         nanoseconds(self.per).expect("a century of nanoseconds fits")
     }
@@ -132,7 +153,8 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {:?}", self.quota, self.per)?;
+        let unit = if self.of_bytes { " bytes" } else { "" };
+        write!(f, "{}{unit} in {:?}", self.quota, self.per)?;
         self.name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
     }
 }

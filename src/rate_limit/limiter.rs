@@ -23,16 +23,19 @@ use super::{
     plan::{OwnPlan, Plan, least_quota, rules_of},
     room::Room,
     settle::Registration,
-    stats::{CheckCounts, LimiterStats},
+    stats::{COUNTED, CheckCounts, LimiterStats, with_denials},
     strangers::Strangers,
-    waiting::Waiting,
+    waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{
     clock::Now,
     coop,
     state::SharedState,
     store::{Cause, Entry, Location, Vacant},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed},
+    },
 };
 
 pub(crate) struct Limiter<K, A, S> {
@@ -44,10 +47,14 @@ pub(crate) struct Limiter<K, A, S> {
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
     counts: Box<[CheckCounts]>,
+    pub(super) wait: WaitSettings,
     pub(super) refunds: AtomicU64,
-    /// Who waited and did not pass, by no check.
-    pub(super) turned_away: AtomicU64,
+    /// Who waited, and passed.
     pub(super) waited: AtomicU64,
+    /// Who was denied, and let pass by a layer.
+    pub(super) shadowed: AtomicU64,
+    /// Who waited and did not pass, by no check.
+    turned_away: CheckCounts,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
@@ -65,6 +72,7 @@ where
         window: Window,
         limits: Vec<Limit>,
         max_keys: usize,
+        wait: WaitSettings,
         hasher: S,
     ) -> Arc<Self> {
         // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
@@ -76,9 +84,11 @@ where
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
+            wait,
             refunds: AtomicU64::new(0),
-            turned_away: AtomicU64::new(0),
             waited: AtomicU64::new(0),
+            shadowed: AtomicU64::new(0),
+            turned_away: CheckCounts::default(),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
             registration: Registration::new(limiter.clone()),
@@ -141,14 +151,33 @@ where
             keys: self.shared.store.len(),
             overflowed: self.strangers.counts.checks(),
             refunded: self.refunds.load(Relaxed),
-            denied: self.turned_away.load(Relaxed),
-            waited: self.waited.load(Relaxed),
+            // Before the checks, of which it is a part.
+            waited: self.waited.load(Acquire),
+            shadowed: self.shadowed.load(Acquire),
             ..LimiterStats::default()
         };
-        for counts in self.counts.iter().chain([&self.strangers.counts]) {
-            stats.add(counts);
-        }
+        self.all_counts().for_each(|counts| stats.add(counts));
         stats
+    }
+
+    pub(super) fn denials(&self) -> Vec<(Limit, u64)> {
+        let mut denials = [0; COUNTED];
+        for counts in self.all_counts() {
+            denials.iter_mut().zip(counts.denials()).for_each(|(sum, denials)| *sum += denials);
+        }
+        with_denials(&self.limits(), denials.into_iter())
+    }
+
+    /// Counts one who waited and did not pass, by no check.
+    pub(super) fn turn_away(&self, limits: Option<&[Limit]>, limited: Limited) -> Limited {
+        let is_it = |limit: &Limit| limit == limited.limit();
+        let limit = self.with_plan(limits, |limits, _| limits.iter().position(is_it));
+        self.turned_away.count_denial(limit.unwrap_or(0));
+        limited
+    }
+
+    fn all_counts(&self) -> impl Iterator<Item = &CheckCounts> {
+        self.counts.iter().chain([&self.strangers.counts, &self.turned_away])
     }
 
     #[inline(never)]
@@ -228,7 +257,7 @@ where
             Err(denied) => {
                 // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
-                    let limit = &limits[denied.limits.longest()];
+                    let limit = &limits[denied.longest()];
                     self.denial_log.write(self.shared.name(), self.stats().denied, limit);
                 }
                 Err(self.limited_from(denied, limits, check.cost))
@@ -247,7 +276,7 @@ where
         let charged = entry.value.charge(check.rules, &check.now, check.cost);
         move_deadline(entry, check.rules);
         // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
-        self.counts[check.place.shard()].count(charged.is_err());
+        self.counts[check.place.shard()].count(charged.as_ref().err().map(Denied::longest));
         inspect(&entry.value, check);
         charged.map(|admitted| (entry.value.id, admitted))
     }
@@ -292,7 +321,7 @@ where
         let admitted = match state.charge(rules, now, *cost) {
             Ok(admitted) => admitted,
             Err(denied) => {
-                counts.count(true);
+                counts.count(Some(denied.longest()));
                 inspect(&state, check);
                 // Who is denied needs no entry: it is known as well as before.
                 drop(vacant);
@@ -304,7 +333,7 @@ where
             self.strangers.take(place.hash(), now);
             // Atomic, as other shards make states at the same time.
             state.id = self.next_state.fetch_add(1, Relaxed);
-            counts.count(false);
+            counts.count(None);
             inspect(&state, check);
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());
@@ -348,7 +377,7 @@ where
         let ready = Some(self.shared.clock.lazy_instant(denied.ready));
         // Mostly it is one alone. Found before the denial is made, which else would be made in memory, and copied.
         let several = if denied.limits.are_several() { named(denied.limits, limits) } else { None };
-        Limited::new(limits[denied.limits.longest()].clone(), cost, ready, several)
+        Limited::new(limits[denied.longest()].clone(), cost, ready, several)
     }
 }
 

@@ -8,10 +8,11 @@ use std::{
 use super::{algorithm::Algorithm, limiter::Limiter};
 use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
 
-static SERIES: [Series; 6] = [
+static SERIES: [Series; 7] = [
     counter("fleeting_limiter_allowed_total", "Checks that passed."),
     counter("fleeting_limiter_denied_total", "Checks that did not, and waits that were in vain."),
-    counter("fleeting_limiter_waited_total", "Calls that waited for their turn, or for room."),
+    counter("fleeting_limiter_waited_total", "Of those that passed, how many had to wait."),
+    counter("fleeting_limiter_shadowed_total", "Of those denied, how many a shadow let pass."),
     counter("fleeting_limiter_refunded_total", "Permits that were given back."),
     counter("fleeting_limiter_overflowed_total", "Checks of keys beyond the bound on keys."),
     gauge("fleeting_limiter_keys", "Keys in memory: in use, or idle and not yet swept."),
@@ -39,6 +40,7 @@ where
         figures.count(stats.admitted);
         figures.count(stats.denied);
         figures.count(stats.waited);
+        figures.count(stats.shadowed);
         figures.count(stats.refunded);
         figures.count(stats.overflowed);
         figures.level(stats.keys as f64);

@@ -17,7 +17,10 @@ use super::{
     limiter::Limiter,
     per_limit::PerLimit,
 };
-use crate::engine::clock::{LazyNow, Tick};
+use crate::engine::{
+    clock::{LazyNow, Tick},
+    sync::atomic::Ordering::Relaxed,
+};
 
 impl<K, S> RateLimiter<K, S>
 where
@@ -35,14 +38,15 @@ where
         dispatch!(&self.0, limiter => limiter.decide_with_remaining(key, limits, cost))
     }
 
-    /// As [`until_ready_within`](RateLimiter::until_ready_within), and what it left of each limit.
+    /// As [`until_ready_within`](RateLimiter::until_ready_within); what it left of each limit, and whether it had to
+    /// wait.
     pub(crate) async fn wait(
         &self,
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Duration,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
         dispatch!(&self.0, limiter => {
             limiter.wait_with_remaining(key, cost, limits, max_wait).await
         })
@@ -68,6 +72,11 @@ impl<K, S> RateLimiter<K, S> {
     pub(crate) fn instant(&self, at: Tick) -> Instant {
         dispatch!(&self.0, limiter => limiter.instant(at))
     }
+
+    /// Of those denied, one was let pass.
+    pub(crate) fn count_shadowed(&self) {
+        dispatch!(&self.0, limiter => limiter.shadowed.fetch_add(1, Relaxed));
+    }
 }
 
 impl<K, A, S> Limiter<K, A, S>
@@ -84,11 +93,7 @@ where
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
-        // Under the same lock as the charge, so that no other call comes in between.
-        let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
-            remaining = Some(state.remaining(check.rules, &check.now));
-        };
-        let decided = self.decide_by(key, limits, cost, &mut inspect);
+        let decided = self.decide_by(key, limits, cost, &mut observer(&mut remaining));
         // Where the cost alone decided, nothing was inspected.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }
@@ -101,21 +106,21 @@ where
         })
     }
 
-    /// As [`until_ready`](Limiter::until_ready), and tells what it left of each limit.
+    /// As [`until_ready`](Limiter::until_ready), and tells what it left of each limit, too.
     pub(super) async fn wait_with_remaining(
         &self,
         key: &K,
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Duration,
-    ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
+    ) -> (Result<Permit, Limited>, PerLimit<Remaining>, bool) {
         let mut remaining = None;
-        let mut inspect = |state: &KeyState<A>, check: &Check<'_>| {
-            remaining = Some(state.remaining(check.rules, &check.now));
-        };
-        let decided = self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
+        let mut inspect = observer(&mut remaining);
+        let (decided, has_waited) =
+            self.until_ready(key, cost, limits, Some(max_wait), &mut inspect).await;
+        drop(inspect);
         // Who was denied for those ahead of it inspected nothing.
-        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
+        (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)), has_waited)
     }
 }
 
@@ -131,4 +136,11 @@ impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn instant(&self, at: Tick) -> Instant {
         self.shared.clock.instant(at)
     }
+}
+
+/// Keeps what is left of each limit: under the same lock as the charge, so that no other call comes in between.
+fn observer<A: Algorithm>(
+    remaining: &mut Option<PerLimit<Remaining>>,
+) -> impl FnMut(&KeyState<A>, &Check<'_>) {
+    |state, check| *remaining = Some(state.remaining(check.rules, &check.now))
 }

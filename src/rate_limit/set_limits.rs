@@ -27,6 +27,7 @@ where
         // Else all that is in use is counted as before, and as long.
         if old.iter().zip(&*plan.rules).any(differs) {
             (0..self.shared.store.shard_count()).for_each(|shard| self.adapt(shard, &old, &plan));
+            self.strangers.adapt(&old, &plan.rules, &self.shared.clock.lazy_now());
         }
         // Only now: who is woken finds what it was charged as the new limits count it.
         self.plan.tell();

@@ -81,7 +81,7 @@ impl<A: Algorithm> Strangers<A> {
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
             };
-            self.counts.count(charged.is_err());
+            self.counts.count(charged.as_ref().err().map(Denied::longest));
             inspect(&states.shared, check);
             let admitted = charged?;
             self.extend(states.shared.idle_from(rules));
@@ -111,6 +111,29 @@ impl<A: Algorithm> Strangers<A> {
     pub(super) fn refund(&self, charges: &[Charge], now: &LazyNow<'_>) {
         // What the key itself is known for stays, to its disadvantage: its marks are others.
         self.with(now, |states| states.shared.refund(charges, now));
+    }
+
+    /// Counts what is in use by other rules, and keeps it as long as those say.
+    pub(super) fn adapt(&self, old: &[Rule], new: &[Rule], now: &LazyNow<'_>) {
+        if !self.any(now) {
+            return;
+        }
+        self.with(now, |states| {
+            let adapt = |state: &mut KeyState<A>| {
+                state.adapt(old, new, now);
+                let until = state.idle_from(new);
+                self.extend(until);
+                until.map_or(0, Tick::nanoseconds)
+            };
+            let until = adapt(&mut states.shared);
+            if states.are_crowded(now) {
+                states.crowded_until = states.crowded_until.max(until);
+            }
+            for generation in [&mut states.young, &mut states.old] {
+                let until = generation.by_hash.values_mut().map(adapt).max();
+                generation.until = generation.until.max(until.unwrap_or(0));
+            }
+        });
     }
 
     /// Whether so many came of late that new keys share one window though there is room.

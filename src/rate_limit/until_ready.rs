@@ -1,10 +1,8 @@
-//! The wait until a call passes. Only who is at the head of a key's line asks and sleeps; the others wait for its
-//! place.
+//! The wait until a call passes. Only who is at the head of a key's line asks; the others wait for its place.
 
 use std::{
     borrow::Borrow,
     hash::{BuildHasher, Hash},
-    mem,
     pin::pin,
     sync::atomic::Ordering::Relaxed,
     time::Duration,
@@ -12,9 +10,9 @@ use std::{
 
 use super::{
     Limit, Limited, Permit, algorithm::Algorithm, check::Check, key_state::KeyState,
-    limiter::Limiter, plan::least_quota, waiting::before,
+    limiter::Limiter, plan::least_quota,
 };
-use crate::engine::{clock::Deadline, coop};
+use crate::engine::coop;
 
 impl<K, A, S> Limiter<K, A, S>
 where
@@ -22,7 +20,7 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Calls `inspect` as a check does, each time that it asks.
+    /// Calls `inspect` as a check does, each time that it asks. Tells whether it had to wait.
     pub(super) async fn until_ready<Q>(
         &self,
         key: &Q,
@@ -30,79 +28,96 @@ where
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
-    ) -> Result<Permit, Limited>
+    ) -> (Result<Permit, Limited>, bool)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         coop::proceed().await;
+        let mut has_waited = false;
+        let passes = self.wait_in_line(key, cost, limits, max_wait, inspect, &mut has_waited).await;
+        if passes.is_ok() && has_waited {
+            self.waited.fetch_add(1, Relaxed);
+        }
+        (passes, has_waited)
+    }
+
+    async fn wait_in_line<Q>(
+        &self,
+        key: &Q,
+        cost: u32,
+        limits: Option<&[Limit]>,
+        max_wait: Option<Duration>,
+        inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
+        has_waited: &mut bool,
+    ) -> Result<Permit, Limited>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let clock = &self.shared.clock;
-        let end = max_wait.map_or(Deadline::PERSISTENT, |wait| clock.now().after(wait));
+        // Beyond the end of time there is none.
+        let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
+        let in_time =
+            |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
+        let mut version = self.plan.version();
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, inspect);
         }
-        let mut has_waited = false;
-        let mut note_wait = || {
-            if !mem::replace(&mut has_waited, true) {
-                self.waited.fetch_add(1, Relaxed);
+        // Where nobody waits it asks at once, and stands in line only where it has to wait.
+        let mut first_told = None;
+        if !self.waiting.has_line(key) {
+            let told = self.decide_by(key, limits, cost, inspect);
+            if told.as_ref().err().is_none_or(|limited| in_time(limited).is_none()) {
+                return told;
             }
-        };
-        let (mut waiter, head) = self.waiting.join(key.to_owned(), cost);
-        if !waiter.is_first()
-            && !end.is_persistent()
-            && let limited = self.soonest(key, limits, cost, || waiter.ahead())
-            && limited.ready_at().is_none_or(|at| clock.deadline_of(at).is_later_than(end))
-        {
-            self.turned_away.fetch_add(1, Relaxed);
-            return Err(limited);
+            first_told = Some(told);
         }
-        // Declared after the waiter and so dropped before it, as the line goes with the last who waits.
-        let mut turn = pin!(head.turn.lock());
-        let _turn = loop {
-            let version = self.plan.version();
+        let waiter = self.waiting.join(key.to_owned(), cost);
+        if max_wait.is_some() && waiter.behind() > 0 {
+            let limited = self.soonest(key, limits, cost, || waiter.ahead());
+            if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {
+                return Err(self.turn_away(limits, limited));
+            }
+        }
+        loop {
+            let first_told = first_told.take();
             // Again after each change: what may pass now, or never will, waits for nobody.
             if self.needs_no_wait(limits, cost) {
                 return self.decide_by(key, limits, cost, inspect);
             }
-            if let Ok(turn) = head.turn.try_lock() {
-                break turn;
-            }
-            let mut change = pin!(self.plan.change());
-            change.as_mut().enable();
-            if self.plan.version() != version {
-                continue;
-            }
-            note_wait();
-            match clock.timeout_at(end, before(turn.as_mut(), change)).await {
-                Some(Some(turn)) => break turn,
-                Some(None) => {}
-                // Never at the head, so nothing was asked yet.
-                None => {
-                    self.turned_away.fetch_add(1, Relaxed);
-                    return Err(self.soonest(key, limits, cost, || 0));
+            let now = clock.instant(clock.now());
+            let wake_at = match waiter.turn(now) {
+                Err(look_at) if end.is_none_or(|end| now < end) => look_at,
+                Err(_) => {
+                    // Never at the head, so nothing was asked yet.
+                    let limited = self.soonest(key, limits, cost, || 0);
+                    return Err(self.turn_away(limits, limited));
                 }
-            }
-        };
-        waiter.lead();
-        loop {
-            let version = self.plan.version();
-            // Again after each sleep, as a check that did not wait may have come first.
-            let limited = match self.decide_by(key, limits, cost, inspect) {
-                Ok(permit) => return Ok(permit),
-                Err(limited) => limited,
+                // Again after each sleep, as a check that did not wait may have come first.
+                Ok(()) => {
+                    match first_told.unwrap_or_else(|| self.decide_by(key, limits, cost, inspect)) {
+                        Ok(permit) => return Ok(permit),
+                        Err(limited) => {
+                            let Some(at) = in_time(&limited) else { return Err(limited) };
+                            let at = self.wait.jittered(at, &mut self.shared.random());
+                            waiter.asks_at(at);
+                            at
+                        }
+                    }
+                }
             };
             let mut change = pin!(self.plan.change());
             change.as_mut().enable();
-            if self.plan.version() != version {
+            let present = self.plan.version();
+            if present != version {
+                version = present;
                 continue;
             }
-            match limited.ready_at().map(|ready| clock.deadline_of(ready)) {
-                Some(ready) if !ready.is_later_than(end) => {
-                    note_wait();
-                    clock.timeout_at(ready, change).await;
-                }
-                _ => return Err(limited),
-            }
+            let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
+            clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
+            *has_waited = true;
+            version = self.plan.version();
         }
     }
 

@@ -1,160 +1,322 @@
-//! The lines of those who wait for a key: who asked first is let in first.
+//! The lines of those who wait for a key: who asked first is let in first, unless it is not polled.
 //!
-//! A line is counted under the lock of all lines, and goes with the last who waits in it.
+//! 1. At the head of a line is who asked first of those who sit in it. It alone asks for room, and says when it will
+//!    ask again; those behind it look now and then whether it has.
+//! 2. Who is at the head and lets its time pass is woken once more, and then loses its seat: those behind it go first,
+//!    until it is polled. Then it has its seat again, in the order of asking.
+//! 3. A line is changed under the lock of all lines, and goes with the last seat in it. Under that lock nobody is woken,
+//!    and no key dropped.
 
 use std::{
-    collections::HashMap,
+    borrow::Borrow,
+    collections::{BTreeMap, HashMap},
     future::poll_fn,
     hash::{BuildHasher, Hash},
     mem,
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    pin::{Pin, pin},
+    sync::{Arc, PoisonError},
     task::Poll,
+    time::Duration,
+};
+
+use rand::{RngExt, rngs::SmallRng};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::engine::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// So many lines are not worth giving back.
 const SMALL: usize = 64;
 
+/// How long who is at the head may be silent before it is woken once more, and then before it loses its seat: a task of
+/// a busy machine comes to it in time, and one that has its next turn in minutes holds up nobody.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long those behind the head sleep at most: it may leave long before it meant to ask again, and the next one may be
+/// as silent.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How calls wait, whatever for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitSettings {
+    /// So many wait for a key, and who has an end to its patience and comes then is sent away.
+    pub(crate) most: usize,
+    /// By up to so much one that has to wait waits longer.
+    pub(crate) jitter: Duration,
+}
+
 /// Only keys for which somebody waits have a line.
-pub(crate) struct Waiting<K, S>(Mutex<HashMap<K, Line, S>>);
+pub(crate) struct Waiting<K, S>(Mutex<Lines<K, S>>);
+
+struct Lines<K, S> {
+    by_key: HashMap<K, Line, S>,
+    /// Of who comes next, whatever its key: who lost its seat may find that its line has ended, and another begun.
+    next: u64,
+}
 
 #[derive(Default)]
 struct Line {
-    head: Arc<Head>,
-    waiters: usize,
+    /// In the order of asking. At least one.
+    seats: BTreeMap<u64, Seat>,
+    /// When the head asks for room. `None` where another has come to the head, and nobody has looked since.
+    asks_at: Option<Instant>,
+    /// Whether the head was silent then, and was woken once more.
+    is_doubted: bool,
     /// What all have waited for who ever came.
     joined: u64,
+    departed: Arc<AtomicU64>,
 }
 
-/// The place that all in a line wait for.
-#[derive(Default)]
-pub(crate) struct Head {
-    /// Whoever holds it is there. Tokio's lock lets in who asked first.
-    pub(crate) turn: tokio::sync::Mutex<()>,
-    /// What those waited for who have been there, or gave up.
-    departed: AtomicU64,
+struct Seat {
+    told: Arc<Notify>,
+    /// What it waits for, until it departs.
+    cost: u32,
 }
 
 /// A place in the line of a key.
 pub(crate) struct Waiter<'a, K: Hash + Eq, S: BuildHasher> {
     waiting: &'a Waiting<K, S>,
     key: K,
-    place: Place,
-}
-
-struct Place {
-    head: Arc<Head>,
-    /// What it waits for, until it departs.
-    cost: u32,
+    number: u64,
+    /// That it may be at the head now.
+    told: Arc<Notify>,
+    /// How many were there before it.
+    behind: usize,
     /// What all waited for who came before.
     before: u64,
-    is_first: bool,
+    /// What those of its line waited for who have been at the head, or gave up.
+    departed: Arc<AtomicU64>,
+}
+
+impl WaitSettings {
+    /// When to ask again where there is room from `at` on.
+    pub(crate) fn jittered(&self, at: Instant, random: &mut SmallRng) -> Instant {
+        if self.jitter.is_zero() {
+            return at;
+        }
+        let late = self.jitter.mul_f64(random.random());
+        at.checked_add(late).unwrap_or(at)
+    }
+}
+
+impl Default for WaitSettings {
+    fn default() -> Self {
+        Self { most: usize::MAX, jitter: Duration::ZERO }
+    }
 }
 
 impl<K, S> Waiting<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(HashMap::with_hasher(hasher)))
+        Self(Mutex::new(Lines { by_key: HashMap::with_hasher(hasher), next: 0 }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Line, S>> {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().by_key.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines<K, S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
-    /// The last place in the line of `key`, for who waits for `cost` units, and what it waits for.
-    pub(crate) fn join(&self, key: K, cost: u32) -> (Waiter<'_, K, S>, Arc<Head>) {
+    /// Whether somebody waits for `key`.
+    pub(crate) fn has_line<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let lines = self.lock();
+        !lines.by_key.is_empty() && lines.by_key.contains_key(key)
+    }
+
+    /// The last place in the line of `key`, for who waits for `cost` units.
+    pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
+        let told = Arc::new(Notify::new());
+        let (number, behind, before, departed) = self.in_line(&key, |line, next| {
+            let number = mem::replace(next, *next + 1);
+            let (behind, before) = (line.seats.len(), line.joined);
+            line.joined = line.joined.saturating_add(cost.into());
+            line.seats.insert(number, Seat { told: told.clone(), cost });
+            (number, behind, before, line.departed.clone())
+        });
+        Waiter { waiting: self, key, number, told, behind, before, departed }
+    }
+
+    /// Changes the line of `key`, which begins where there is none; it must have a seat then.
+    fn in_line<R>(&self, key: &K, change: impl FnOnce(&mut Line, &mut u64) -> R) -> R {
         // Cloned before the lock, and where it is not needed dropped after it: both are the user's code.
         let copy = key.clone();
         let mut lines = self.lock();
-        let place = match lines.get_mut(&key) {
-            Some(line) => line.join(cost),
+        let Lines { by_key, next } = &mut *lines;
+        match by_key.get_mut(key) {
+            Some(line) => change(line, next),
             None => {
                 let mut line = Line::default();
-                let place = line.join(cost);
-                lines.insert(copy, line);
-                place
+                let changed = change(&mut line, next);
+                by_key.insert(copy, line);
+                changed
             }
-        };
-        drop(lines);
-        let head = place.head.clone();
-        (Waiter { waiting: self, key, place }, head)
+        }
     }
 }
 
-impl<K: Hash + Eq, S: BuildHasher> Waiter<'_, K, S> {
-    /// Whether nobody was there before it.
-    pub(crate) fn is_first(&self) -> bool {
-        self.place.is_first
+impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
+    /// How many were there before it when it came.
+    pub(crate) fn behind(&self) -> usize {
+        self.behind
     }
 
-    /// How many units those wait for, at the least, who are before it and not at the head yet. Who was at the head may
-    /// be charged: so this is to be asked after what is in use was looked at, under the same lock.
+    /// How many units those wait for, at the least, who came before it and were not at the head yet. Who was at the head
+    /// may be charged: so this is to be asked after what is in use was looked at, under the same lock.
     pub(crate) fn ahead(&self) -> u64 {
-        self.place.before.saturating_sub(self.place.head.departed.load(Relaxed))
+        self.before.saturating_sub(self.departed.load(Relaxed))
     }
 
-    /// It is at the head.
-    pub(crate) fn lead(&mut self) {
-        self.place.depart();
+    /// Whether it is its turn to ask for room; else when to look again.
+    pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
+        let look = |line: &mut Line| line.turn(self.number, &self.told, now);
+        let mut lines = self.waiting.lock();
+        let (turn, woken) = match lines.by_key.get_mut(&self.key) {
+            Some(line) => look(line),
+            // It had lost its seat, and the others are gone.
+            None => {
+                drop(lines);
+                self.waiting.in_line(&self.key, |line, _| look(line))
+            }
+        };
+        if let Some(head) = woken {
+            head.notify_one();
+        }
+        turn
+    }
+
+    /// It is its turn, and it asks for room, or will have been answered, at this time.
+    pub(crate) fn asks_at(&self, at: Instant) {
+        self.change(|line| {
+            if line.is_head(self.number) {
+                line.asks_at = Some(at);
+            }
+        });
+    }
+
+    /// Waits until it is told that it may be its turn, or until `change`: then the head may ask at once, whenever it
+    /// meant to.
+    pub(crate) async fn told_or(&self, mut change: Pin<&mut impl Future>) {
+        let mut told = pin!(self.told.notified());
+        let has_changed = poll_fn(|cx| match told.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => change.as_mut().poll(cx).map(|_| true),
+        });
+        if has_changed.await {
+            self.change(|line| line.asks_at = None);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Line)) {
+        if let Some(line) = self.waiting.lock().by_key.get_mut(&self.key) {
+            change(line);
+        }
     }
 }
 
 impl Line {
-    fn join(&mut self, cost: u32) -> Place {
-        let (before, is_first) = (self.joined, self.waiters == 0);
-        self.waiters += 1;
-        self.joined = self.joined.saturating_add(cost.into());
-        Place { head: self.head.clone(), cost, before, is_first }
+    /// As of [`Waiter::turn`]; and who is to be woken.
+    fn turn(
+        &mut self,
+        number: u64,
+        told: &Arc<Notify>,
+        now: Instant,
+    ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
+        // Who lost its seat has it again. It departed long ago.
+        self.seats.entry(number).or_insert_with(|| Seat { told: told.clone(), cost: 0 });
+        if self.is_head(number) {
+            self.lead();
+            return (Ok(()), None);
+        }
+        let asks_at = *self.asks_at.get_or_insert(now);
+        // Beyond the end of time it never asks, and need not.
+        let silent_at = asks_at.checked_add(PATIENCE).unwrap_or(asks_at);
+        if now < silent_at {
+            return (Err(silent_at.min(now + LOOK_EVERY)), None);
+        }
+        // Counted anew: where the clock has jumped, the head was not polled yet, either.
+        self.asks_at = Some(now);
+        if !self.is_doubted {
+            self.is_doubted = true;
+        } else {
+            let (_, silent) = self.seats.pop_first().expect("the head is another's");
+            self.depart(silent.cost);
+            self.is_doubted = false;
+            if self.is_head(number) {
+                self.lead();
+                return (Ok(()), None);
+            }
+        }
+        (Err(now + PATIENCE), self.head().map(|head| head.told.clone()))
     }
-}
 
-impl Place {
-    fn depart(&mut self) {
-        // Its charge comes after this, under a lock: who sees that sees this.
-        self.head.departed.fetch_add(mem::take(&mut self.cost).into(), Relaxed);
+    /// Its head is there, and asks for room.
+    fn lead(&mut self) {
+        (self.asks_at, self.is_doubted) = (None, false);
+        if let Some(mut head) = self.seats.first_entry() {
+            // Its charge comes after this, under a lock: who sees that sees this.
+            let cost = mem::take(&mut head.get_mut().cost);
+            self.depart(cost);
+        }
+    }
+
+    /// One leaves; returns who comes to the head by that.
+    fn leave(&mut self, number: u64) -> Option<Arc<Notify>> {
+        let was_head = self.is_head(number);
+        let seat = self.seats.remove(&number)?;
+        self.depart(seat.cost);
+        if !was_head {
+            return None;
+        }
+        (self.asks_at, self.is_doubted) = (None, false);
+        self.head().map(|head| head.told.clone())
+    }
+
+    fn depart(&self, cost: u32) {
+        self.departed.fetch_add(cost.into(), Relaxed);
+    }
+
+    fn is_head(&self, number: u64) -> bool {
+        self.seats.first_key_value().is_some_and(|(first, _)| *first == number)
+    }
+
+    fn head(&self) -> Option<&Seat> {
+        self.seats.first_key_value().map(|(_, head)| head)
     }
 }
 
 impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     fn drop(&mut self) {
         let mut lines = self.waiting.lock();
-        let Some(line) = lines.get_mut(&self.key) else { return };
-        line.waiters -= 1;
-        self.place.depart();
-        let last = if line.waiters == 0 { lines.remove_entry(&self.key) } else { None };
-        if lines.capacity() > SMALL && lines.len() < lines.capacity() / 8 {
-            let most = 2 * lines.len();
-            lines.shrink_to(most);
+        let by_key = &mut lines.by_key;
+        let Some(line) = by_key.get_mut(&self.key) else { return };
+        let next = line.leave(self.number);
+        let last = if line.seats.is_empty() { by_key.remove_entry(&self.key) } else { None };
+        if by_key.capacity() > SMALL && by_key.len() < by_key.capacity() / 8 {
+            let most = 2 * by_key.len();
+            by_key.shrink_to(most);
         }
         // A key's drop is the user's code, which must not find the map locked.
         drop(lines);
+        if let Some(next) = next {
+            next.notify_one();
+        }
         drop(last);
     }
 }
 
-/// What `first` gives, unless `end` comes before it.
-pub(crate) async fn before<F: Future>(
-    mut first: Pin<&mut F>,
-    mut end: Pin<&mut impl Future>,
-) -> Option<F::Output> {
-    poll_fn(|cx| match first.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(cx).map(|_| None),
-    })
-    .await
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
-    use std::{
-        hint,
-        sync::atomic::{AtomicU32, Ordering::Relaxed},
-        thread,
-    };
+    use std::{hint, sync::atomic::AtomicU32, thread};
 
     use super::*;
     use crate::engine::hasher::DefaultHasher;
@@ -165,7 +327,7 @@ mod tests {
         let met = AtomicU32::new(0);
         let join_and_leave = || {
             for round in 1..=20_000 {
-                let (waiter, _head) = waiting.join(round, 1);
+                let waiter = waiting.join(round, 1);
                 // Both are awake when they go on.
                 met.fetch_add(1, Relaxed);
                 while met.load(Relaxed) < 2 * round {
@@ -178,6 +340,27 @@ mod tests {
             scope.spawn(join_and_leave);
             scope.spawn(join_and_leave);
         });
-        assert_eq!(waiting.lock().len(), 0);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn who_lost_its_seat_has_its_place_in_whatever_line_there_is_then() {
+        let waiting = Waiting::new(DefaultHasher::default());
+        let start = Instant::now();
+        let silent = waiting.join("ada", 1);
+        assert!(silent.turn(start).is_ok());
+        let other = waiting.join("ada", 1);
+        let doubted_at = other.turn(start).expect_err("the head has time yet");
+        let lost_at = other.turn(doubted_at).expect_err("it is woken once more");
+        assert!(other.turn(lost_at).is_ok());
+        // The line ends with the last one that sits in it, and another one begins.
+        drop(other);
+        let third = waiting.join("ada", 1);
+        assert!(silent.turn(lost_at).is_ok(), "it came first");
+        assert!(third.turn(lost_at).is_err());
+        drop(silent);
+        assert!(third.turn(lost_at).is_ok());
+        drop(third);
+        assert!(waiting.is_empty());
     }
 }

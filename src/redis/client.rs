@@ -1,33 +1,55 @@
 //! The handle that everything here is built from, and the one place where a command is sent: again and again
 //! while it certainly was not carried out and there is time, and never twice where it may have been.
 
+mod any;
 mod builder;
+mod cluster;
 mod connection;
 mod counters;
+mod dial;
+mod eviction;
+mod joint;
+mod line;
+mod link;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod node;
+mod sentinel;
+mod servers;
 mod urls;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use ::redis::{Cmd, ErrorKind, FromRedisValue, Value};
-use tokio::time::{Instant, sleep, timeout_at};
+use ::redis::{Cmd, Value};
+use tokio::time::{Instant, sleep};
 
-pub(super) use self::connection::Node;
-use self::{connection::Connection, counters::ClientCounters};
-
+pub(super) use self::node::Node;
 pub use self::{builder::ClientBuilder, urls::Urls};
+use self::{
+    connection::Connection, counters::ClientCounters, dial::Dial, link::Request, node::Lane,
+};
 use super::{Error, keyspace::Keyspace};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// A connection to a server or a cluster that all types here are built from. A cheap clone.
+/// A way to a server or a cluster that all types here are built from. A cheap clone.
 ///
-/// All callers share one multiplexed connection (in a cluster: one a node), on which their commands wait for
-/// nobody's answer. It reconnects by itself. A command for which there is no connection, or whose server
-/// says that it can't do it now, is tried again until [`timeout`](ClientBuilder::timeout) has passed; one
-/// whose answer is lost is not, unless it only reads.
+/// All callers share one multiplexed connection, on which their commands wait for nobody's answer; so that large answers
+/// keep no limiter waiting, limiters have one of their own, and so has what reads many entries at once. (In a cluster, so
+/// many to each node.) A connection is made when it is first used, with `TCP_NODELAY`, in RESP3, or in RESP2 where the
+/// server refuses that; `?protocol=2` in the URL asks for nothing else.
+///
+/// # When something fails
+///
+/// A connection that ends is made anew by itself. One that goes silent (a network that drops everything, a load balancer
+/// that has forgotten it) is given up after half a second, or when the first call on it has run out of time, and a `PING`
+/// that is not answered for another half. Where the server says that it is a replica, the address is connected to
+/// anew, as it may lead to the master by now; sentinels are asked who is it.
+///
+/// A command for which there is no connection, or whose server says that it can't do it now, is tried again until
+/// [`timeout`](ClientBuilder::timeout) has passed; one whose answer is lost is not, unless it only reads. What
+/// [each answer of a server](Error#what-servers-say) means is in a table.
 ///
 /// ```no_run
 /// use fleeting::redis::Client;
@@ -36,14 +58,21 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 /// let client = Client::connect("redis://127.0.0.1:6379").await?;
 /// let cluster = Client::connect(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]).await?;
 /// let encrypted = Client::connect("rediss://user:password@cache.example.com:6380").await?;
+/// let watched = Client::connect("redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/main").await?;
+/// // Connects when it is first asked: a service that fails open starts while Redis is down.
+/// let lazy = Client::lazy("redis://127.0.0.1:6379")?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client {
+    inner: Arc<Inner>,
+    lane: Lane,
+}
 
 struct Inner {
     connection: Connection,
+    dial: Arc<Dial>,
     prefix: String,
     timeout: Duration,
     counters: Arc<ClientCounters>,
@@ -57,47 +86,44 @@ pub(super) enum Resend {
 }
 
 impl Client {
+    /// Logs in otherwise from now on: for passwords and tokens that change. `None` is the user that the URL names.
+    ///
+    /// The connections that there are go on until new ones stand, which are made when they are next used. No call fails
+    /// because of it, while the server knows both.
+    pub fn set_credentials(&self, username: Option<&str>, password: &str) {
+        self.inner.dial.set_credentials(username, password);
+    }
+
     /// The keys of `name`.
     pub(super) fn keyspace(&self, name: &str) -> Result<Keyspace, Error> {
-        Keyspace::new(&self.0.prefix, name)
+        Keyspace::new(&self.inner.prefix, name)
+    }
+
+    /// The same on the connection of what has to be answered within milliseconds.
+    pub(super) fn for_limits(&self) -> Self {
+        Self { lane: Lane::Limits, ..self.clone() }
+    }
+
+    /// The same on the connection of answers that may be large.
+    pub(super) fn for_batches(&self) -> Self {
+        Self { lane: Lane::Batches, ..self.clone() }
     }
 
     /// All servers that hold keys.
     pub(super) async fn nodes(&self) -> Result<Vec<Node>, Error> {
-        if matches!(self.0.connection, Connection::Server(_)) {
-            return Ok(vec![Node(None)]);
-        }
-        let mut slots = ::redis::cmd("CLUSTER");
-        slots.arg("SLOTS");
-        let answer = self.send_to(Node(Some(0)), &slots).await?;
-        // A range is its first and last slot, its master, and the replicas.
-        let ranges: Vec<Vec<Value>> = FromRedisValue::from_redis_value(answer)
-            .map_err(|error| Error::Server(error.into()))?;
-        // A master that has several ranges is one node: asked twice, it would be scanned twice.
-        let mut masters = Vec::new();
-        for range in ranges {
-            if let [Value::Int(first), _, master, ..] = &range[..]
-                && !masters.iter().any(|(_, known)| known == master)
-            {
-                masters.push((Node(u16::try_from(*first).ok()), master.clone()));
-            }
-        }
-        Ok(masters.into_iter().map(|(node, _)| node).collect())
+        self.inner.connection.nodes(self.deadline(None)).await
     }
 
     /// Sends what only reads to one server.
-    pub(super) async fn send_to(&self, node: Node, cmd: &Cmd) -> Result<Value, Error> {
-        match self.0.connection.send_to(node, cmd).await {
-            Some(answer) => answer.map_err(|error| Error::of(error, cmd)),
-            None => self.send(cmd, Resend::Once, self.deadline(None)).await,
-        }
+    pub(super) async fn send_to(&self, node: &Node, cmd: &Cmd) -> Result<Value, Error> {
+        self.send_until(Some(node), cmd, Resend::Once, self.deadline(None)).await
     }
 
     /// When what begins now has to be done: within `timeout`, or the client's own one.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
         /// As good as none, and no overflow.
         const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
-        Instant::now() + timeout.unwrap_or(self.0.timeout).min(LONGEST)
+        Instant::now() + timeout.unwrap_or(self.inner.timeout).min(LONGEST)
     }
 
     /// Sends a command, again and again while it certainly was not carried out and there is time.
@@ -107,46 +133,41 @@ impl Client {
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
+        self.send_until(None, cmd, resend, deadline).await
+    }
+
+    async fn send_until(
+        &self,
+        node: Option<&Node>,
+        cmd: &Cmd,
+        resend: Resend,
+        deadline: Instant,
+    ) -> Result<Value, Error> {
         let (mut pause, longest) = BACKOFF;
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
-            let Ok(answer) = timeout_at(deadline, self.0.connection.send(cmd)).await else {
-                self.0.counters.failed();
-                // Where nothing was to change, what was said before says more.
-                return Err(refusal.filter(|_| only_reads).unwrap_or_else(no_answer));
-            };
-            // What the server answers as an error comes as a value.
-            let error = match answer.and_then(Value::extract_error) {
-                Ok(answer) => {
-                    self.0.counters.answered();
-                    return Ok(answer);
-                }
-                Err(error) => error,
-            };
-            // A wrong password stays wrong: no reason to try until the deadline.
-            let may_pass = !matches!(
-                error.kind(),
-                ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig
-            );
-            let error = Error::of(error, cmd);
-            match error {
-                Error::Connect(_) | Error::Unanswered(_) => self.0.counters.failed(),
-                _ => self.0.counters.answered(),
-            }
+            let request = Request { cmd, deadline, may_repeat: resend == Resend::Once };
+            let answer = self.inner.connection.send(node, self.lane, request).await;
+            self.inner.counters.note(&answer);
+            let Err(error) = answer else { return answer };
+            let now = Instant::now();
             match error {
                 // At once and without a pause: the connection that lost the answer is made anew meanwhile.
-                Error::Unanswered(_) if resend == Resend::Once && Instant::now() < deadline => {
+                Error::Unanswered(_) if resend == Resend::Once && now < deadline => {
                     resend = Resend::Never;
                 }
                 // Not carried out for certain, so also what changes something is safe to send again.
-                error @ (Error::Connect(_) | Error::Unavailable(_))
-                    if may_pass && Instant::now() + pause < deadline =>
+                Error::Connect(_) | Error::Unavailable(_)
+                    if error.is_temporary() && now + pause < deadline =>
                 {
                     sleep(pause).await;
                     pause = longest.min(2 * pause);
                     refusal = Some(error);
                 }
+                // The time ran out. Where nothing was to change, or was sent, what was said before says more.
+                Error::Unanswered(_) if only_reads => return Err(refusal.unwrap_or(error)),
+                Error::Connect(_) if now >= deadline => return Err(refusal.unwrap_or(error)),
                 error => return Err(error),
             }
         }
@@ -155,14 +176,9 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cluster = matches!(self.0.connection, Connection::Cluster(_));
         f.debug_struct("Client")
-            .field("prefix", &self.0.prefix)
-            .field("cluster", &cluster)
+            .field("prefix", &self.inner.prefix)
+            .field("cluster", &self.inner.connection.is_cluster())
             .finish_non_exhaustive()
     }
-}
-
-fn no_answer() -> Error {
-    Error::Unanswered((ErrorKind::Io, "no answer in time").into())
 }

@@ -11,6 +11,32 @@ use crate::rate_limit::Limited;
 ///
 /// Two of these tell whether a change happened: after [`Unanswered`](Error::Unanswered) nobody knows, after
 /// all others it did not.
+///
+/// # What servers say
+///
+/// "Again" is until the client's [timeout](super::ClientBuilder::timeout) has passed, with pauses of 2 to 50 ms, and safe:
+/// after such an answer nothing was carried out. The error is what comes where it stays so for so long.
+///
+/// | it says | because | what we do | error | [temporary](Error::is_temporary) |
+/// | --- | --- | --- | --- | --- |
+/// | `LOADING` | it reads its data from disk | again | `Unavailable` | yes |
+/// | `READONLY`, `MASTERDOWN` | it is a replica, as after a failover | connect anew, as the address may lead to the master; ask the sentinels, or the cluster, who is it; again | `Unavailable` | yes |
+/// | `CLUSTERDOWN` | the cluster has no node for the slot | ask the cluster, again | `Unavailable` | yes |
+/// | `MOVED`, `ASK` | another node has the slot, or gets it | follow | `Unavailable` | yes |
+/// | `TRYAGAIN` | the slot is being moved | again | `Unavailable` | yes |
+/// | `BUSY` | a script runs for too long | again | `Unavailable` | yes |
+/// | `NOREPLICAS` | too few replicas follow (`min-replicas-to-write`) | again | `Unavailable` | yes |
+/// | `max number of clients reached` | it lets nobody in any more | connect again | `Connect` | yes |
+/// | `NOAUTH`, `WRONGPASS`, `DENIED` | it wants other credentials | nothing: see [`set_credentials`](super::Client::set_credentials) | `Connect` | no |
+/// | `NOPERM` | the user has not the rights | nothing | `Server` | no |
+/// | `OOM` | its memory is full (`maxmemory`) | nothing: more calls don't help it | `Server` | no |
+/// | `MISCONF` | it can't write to its disk | nothing | `Server` | no |
+/// | `WRONGTYPE` | another program has put something there | nothing | `WrongType` | no |
+/// | `NOSCRIPT` | it has not seen the script, as after a restart | send it whole | none | |
+/// | that it knows no `HELLO` | it, or a proxy before it, is old | speak RESP2 | none | |
+/// | anything else | | nothing | `Server` | no |
+/// | nothing: the connection ends | it was restarted, or the network cut | connect anew; what only reads is sent once more | `Unanswered` | yes |
+/// | nothing at all | it is stopped, or the network drops everything | after half a second ask for a sign of life, and after another connect anew | `Unanswered`, then `Connect` | yes |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,16 +50,17 @@ pub enum Error {
     #[error("a name is not empty and has neither {{ nor }}, unlike {0:?}")]
     Name(String),
 
-    /// No connection could be made. Nothing was sent.
+    /// No connection could be made, or the server lets nobody in with these credentials. Nothing was carried out.
     #[error("no connection to the server")]
     Connect(#[source] RedisError),
 
     /// The connection was lost, or the time ran out, before the answer came: it may or may not have been
-    /// carried out.
+    /// carried out. It may also be carried out later: a server that was stopped, or that runs a long script, goes on
+    /// with what it was sent before, whether anybody still waits or not.
     #[error("no answer from the server, which may or may not have carried it out")]
     Unanswered(#[source] RedisError),
 
-    /// The server can't do it now: it loads its data, is a replica that takes no writes, or its cluster is
+    /// The server can't do it now: it loads its data, is a replica that takes no writes, is busy, or its cluster is
     /// being changed. Nothing was changed.
     #[error("the server can't do this now")]
     Unavailable(#[source] RedisError),
@@ -83,25 +110,24 @@ impl Error {
     /// After [`Unanswered`](Error::Unanswered) it may also happen twice then.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Unanswered(_) | Self::Unavailable(_) | Self::Contended => true,
+            Self::Connect(error) => !is_refusal(error),
+            Self::Unanswered(_) | Self::Unavailable(_) | Self::Contended => true,
             Self::Limited(limited) => limited.ready_at().is_some(),
             _ => false,
         }
     }
 
-    /// What the client's library says after `cmd` was given to it.
+    /// What came in place of an answer to `cmd`, which was sent.
     pub(super) fn of(error: RedisError, cmd: &Cmd) -> Self {
-        match error.kind() {
-            ErrorKind::Server(kind) if is_temporary_state(kind) => Self::Unavailable(error),
-            _ if error.code() == Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
-            ErrorKind::ClusterConnectionNotFound => Self::Connect(error),
-            ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => {
-                Self::Connect(error)
-            }
-            // Before `Io`, of which kind it is too: a refused connection has sent nothing.
-            _ if error.is_connection_refusal() => Self::Connect(error),
+        match error.code() {
+            Some("WRONGTYPE") => Self::WrongType { key: key_of(cmd) },
+            Some("BUSY" | "NOREPLICAS") => Self::Unavailable(error),
+            _ if is_refusal(&error) => Self::Connect(error),
+            _ if server_kind(&error).is_some_and(is_temporary_state) => Self::Unavailable(error),
             // After half an answer nobody knows the other half.
-            ErrorKind::Io | ErrorKind::Parse => Self::Unanswered(error),
+            _ if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) => {
+                Self::Unanswered(error)
+            }
             _ => Self::Server(error),
         }
     }
@@ -109,14 +135,32 @@ impl Error {
 
 /// The first key of a command, or of a call of a script.
 pub(super) fn key_of(cmd: &Cmd) -> String {
+    String::from_utf8_lossy(key_bytes(cmd)).into_owned()
+}
+
+/// The same as it is sent.
+pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     let mut args = cmd.args_iter();
     let key = match args.next() {
         Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => args.nth(2),
         _ => args.next(),
     };
     match key {
-        Some(Arg::Simple(key)) => String::from_utf8_lossy(key).into_owned(),
-        _ => String::new(),
+        Some(Arg::Simple(key)) => key,
+        _ => &[],
+    }
+}
+
+/// Whether the server wants another login, or lets nobody in from here: it stays so until somebody changes that.
+pub(super) fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
+}
+
+pub(super) fn server_kind(error: &RedisError) -> Option<ServerErrorKind> {
+    match error.kind() {
+        ErrorKind::Server(kind) => Some(kind),
+        _ => None,
     }
 }
 

@@ -270,7 +270,7 @@ where
     /// At most `count` members of a range, lowest first; all with -1.
     async fn first(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
         let call = self.call(|scripts| &scripts.range).arg(&range).arg(count);
-        let members: Vec<Vec<u8>> = call.send_idempotent(&self.state.client).await?;
+        let members: Vec<Vec<u8>> = call.send_idempotent(&self.state.client.for_batches()).await?;
         members.iter().map(|member| self.decode(member)).collect()
     }
 

@@ -85,6 +85,16 @@ pub(super) fn shard(key: &[u8]) -> u16 {
     crc16(key) % SHARDS
 }
 
+/// Which of a cluster's slots has a key: what is between the first braces tells, if there is anything.
+pub(super) fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let after = &key[open + 1..];
+        let close = after.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &after[..close])
+    });
+    crc16(tag.unwrap_or(key)) % 16_384
+}
+
 /// CRC-16/XMODEM, as in Redis' cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     const OF_BYTE: [u16; 256] = {
@@ -111,6 +121,16 @@ mod tests {
     #[test]
     fn crc16_is_that_of_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
+    }
+
+    /// As `CLUSTER KEYSLOT` says.
+    #[test]
+    fn a_slot_is_that_of_the_hash_tag() {
+        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(slot(b"p:{foo}:}{"), 12_182);
+        for whole in [&b"p:{}:foo"[..], b"p:{foo"] {
+            assert_eq!(slot(whole), crc16(whole) % 16_384);
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub use self::{
     stats::LimiterStats,
 };
 use super::Error;
-use crate::rate_limit::{Limit, State};
+use crate::rate_limit::{Limit, State, with_denials};
 
 /// Limits how much each key may do in any window of time, over all processes that use its name.
 ///
@@ -70,8 +70,9 @@ use crate::rate_limit::{Limit, State};
 /// # Time
 ///
 /// The server's, in microseconds, to which windows and steps are rounded up; the clocks of the processes do
-/// not matter. It never goes back for a key: where the server's clock does, its time stands still until the
-/// clock is there again. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
+/// not matter. It never goes back for a key: where the server's clock does, as after a failover to one whose clock is
+/// behind, all times of the key go back with it. So nobody waits for longer than a window because of it, and nothing
+/// passes sooner; permits of before can't be refunded any more. [`retry_after`](crate::Limited::retry_after) counts from when the answer came, by
 /// this process's own clock, so that who waits it alone passes.
 ///
 /// # Atomicity
@@ -90,6 +91,14 @@ use crate::rate_limit::{Limit, State};
 /// at most. Three errors are no failures of the server, and returned whatever the policy:
 /// [`Error::WrongType`], [`Error::Encode`] and [`Error::Decode`]. In a cluster, one breaker counts for all
 /// nodes.
+///
+/// # A server whose memory is full
+///
+/// With `maxmemory-policy noeviction` checks are refused, which [`on_error`](RateLimiterBuilder::on_error) decides about.
+/// By any other policy, `volatile-*` too, the server takes keys away: for such a key nothing is in use any more. So it
+/// has its whole quota again, a permit of before gives nothing back, and nobody is told. Where that may not be, give
+/// limiters a server of their own, or enough memory. At its start, a limiter writes a warning to the log where the
+/// server may do that, as far as it may be asked (`INFO`).
 ///
 /// # Plans
 ///
@@ -243,15 +252,16 @@ impl<K> RateLimiter<K> {
     /// # Cancel safety
     ///
     /// Who gives up makes place for those behind; if that is in the middle of a round trip, it may have been
-    /// charged. But one that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
-    /// later) keeps its place, and all behind it wait for it: poll it on, or drop it.
+    /// charged. One that is kept and no longer polled (a branch of `select!` that lost, and is waited for again
+    /// later) holds them up for a second after it could pass, or for some seconds where it comes to the head of the line
+    /// by others giving up. Then they go first, until it is polled again.
     pub async fn until_ready<Q>(&self, key: &Q) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, 1, None, None).await?.outcome?)
+        Ok(self.state.until_ready(subject, 1, None, None).await?.0.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for a call that costs `cost` units. One that waits for many
@@ -271,7 +281,7 @@ impl<K> RateLimiter<K> {
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, cost, None, None).await?.outcome?)
+        Ok(self.state.until_ready(subject, cost, None, None).await?.0.outcome?)
     }
 
     /// As [`until_ready`](RateLimiter::until_ready), for at most `max_wait` and one round trip.
@@ -279,14 +289,14 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// As those of [`check`](RateLimiter::check); [`Error::Limited`] where it can't pass within `max_wait`:
-    /// at once where that is clear, else when it is over.
+    /// at once where that is clear or [as many](RateLimiterBuilder::max_waiting) wait as may, else when it is over.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let subject = self.state.subject(key)?;
-        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.outcome?)
+        Ok(self.state.until_ready(subject, 1, None, Some(max_wait)).await?.0.outcome?)
     }
 
     /// Changes the limits of this name, for all processes and from now on: this one has them at once, the others
@@ -317,6 +327,12 @@ impl<K> RateLimiter<K> {
     /// What this process has decided; the server is not asked.
     pub fn stats(&self) -> LimiterStats {
         self.state.stats()
+    }
+
+    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
+    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    pub fn denials(&self) -> Vec<(Limit, u64)> {
+        with_denials(&self.limits(), self.state.counters.denials())
     }
 }
 

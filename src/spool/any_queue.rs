@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::record::Record;
-use crate::dirq::{Error, Queue, QueueSimple};
+use crate::dirq::{Error, Purge, Queue, QueueSimple};
 
 /// A queue of either kind, as a spool writes to it. It is `pub` as what [`Spool::new`](crate::Spool::new) takes.
 #[derive(Debug)]
@@ -28,6 +28,13 @@ impl AnyQueue {
         match self {
             Self::Simple(queue) => queue.path(),
             Self::Normal(queue) => queue.path(),
+        }
+    }
+
+    pub(super) async fn purge(&self, purge: Purge) -> Result<(), Error> {
+        match self {
+            Self::Simple(queue) => queue.purge(purge).await.map(drop),
+            Self::Normal(queue) => queue.purge(purge).await.map(drop),
         }
     }
 

@@ -9,6 +9,8 @@ use crate::dirq::Error;
 
 /// How many events are in hand at most, of each run, and written at once.
 pub(super) const BATCH: usize = 256;
+/// The same in bytes; beyond the first, which may be longer.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// What is in hand. It is under a lock, and so never drops a record itself.
 pub(super) struct Backlog {
@@ -20,6 +22,7 @@ pub(super) struct Backlog {
     written: u64,
     unsynced: u64,
     unwritable: u64,
+    skipped: u64,
     failures: u64,
     stalled_since: Option<Instant>,
     /// Whether the last batch was not synced.
@@ -34,6 +37,7 @@ impl Backlog {
             written: 0,
             unsynced: 0,
             unwritable: 0,
+            skipped: 0,
             failures: 0,
             stalled_since: None,
             is_unsynced: false,
@@ -55,7 +59,21 @@ impl Backlog {
 
     /// The next to write, which stay in the backlog until they are written.
     pub(super) fn batch(&self) -> Vec<Arc<Record>> {
-        self.records.iter().take(self.batch_size).cloned().collect()
+        let mut bytes = 0;
+        let fits = |record: &&Arc<Record>| {
+            bytes += record.len();
+            bytes <= BATCH_BYTES || bytes == record.len()
+        };
+        self.records.iter().take(self.batch_size).take_while(fits).cloned().collect()
+    }
+
+    /// Takes out the first, which the queue will never take. To be dropped outside of the lock.
+    pub(super) fn skip(&mut self) -> Option<Arc<Record>> {
+        self.skipped += 1;
+        self.failures += 1;
+        // What it held up may be written as before.
+        self.stalled_since = None;
+        self.records.pop_front()
     }
 
     /// Takes out the first, which are in the queue. To be dropped outside of the lock.
@@ -100,6 +118,7 @@ impl Backlog {
             unsynced: self.unsynced,
             in_hand: self.records.len(),
             unwritable: self.unwritable,
+            skipped: self.skipped,
             failures: self.failures,
             stalled: self.stalled_since.map(|since| since.elapsed()),
         }

@@ -58,6 +58,12 @@ impl Record {
         Self { key: "null".to_owned(), value: "null".to_owned(), meta }
     }
 
+    /// How many bytes it has, about.
+    pub(super) fn len(&self) -> usize {
+        const META: usize = 96;
+        self.key.len() + self.value.len() + META
+    }
+
     /// For a simple queue.
     pub(super) fn body(&self) -> Vec<u8> {
         let Self { key, value, meta } = self;

@@ -19,6 +19,9 @@ pub struct SpoolStats {
     pub in_hand: usize,
     /// Events that serde could not make JSON of, which were passed over.
     pub unwritable: u64,
+    /// Events that were longer than the queue takes, and were skipped, where that
+    /// [is wanted](crate::Spool::skip_too_large).
+    pub skipped: u64,
     /// Tries to write that failed.
     pub failures: u64,
     /// How long the queue has refused what is in hand; `None` while it takes it.

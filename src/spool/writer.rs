@@ -10,19 +10,34 @@ use std::{
 
 use futures_core::Stream;
 use serde::Serialize;
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 
 use super::{
     any_queue::AnyQueue,
-    backlog::{BATCH, Backlog, Transition},
+    backlog::{BATCH, BATCH_BYTES, Backlog, Transition},
     record::{Record, WallClock},
     stats::SpoolStats,
 };
-use crate::engine::{event::Event, panics::drop_all};
+use crate::{
+    dirq::{Error, Purge},
+    engine::{event::Event, panics::drop_all},
+};
 
 /// How long it waits after a try that failed; each next time twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What a handle of a spool wants.
+#[derive(Clone, Copy)]
+pub(super) struct Settings {
+    /// The causes that are written, as bits.
+    pub(super) causes: u8,
+    pub(super) skip_too_large: bool,
+    pub(super) purge: Option<(Duration, Purge)>,
+}
 
 /// What all clones of a spool share.
 pub(super) struct Writer {
@@ -31,6 +46,7 @@ pub(super) struct Writer {
     /// is dropped in between must not let the next one overtake its batch.
     write_permit: Arc<Semaphore>,
     backlog: Mutex<Backlog>,
+    purged: Mutex<Option<Instant>>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
@@ -38,10 +54,12 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(queue: AnyQueue) -> Self {
         let write_permit = Arc::new(Semaphore::new(1));
+        let backlog = Mutex::new(Backlog::new());
         Self {
             queue,
             write_permit,
-            backlog: Mutex::new(Backlog::new()),
+            backlog,
+            purged: Mutex::default(),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
         }
@@ -68,13 +86,13 @@ impl Writer {
     {
         // Once for all: each event's times are told from this one moment on both clocks.
         let wall_clock = WallClock::now();
-        let mut taken = 0;
-        while taken < BATCH {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < BATCH && bytes < BATCH_BYTES {
             match Pin::new(&mut *events).poll_next(cx) {
                 Poll::Ready(Some(event)) => {
                     taken += 1;
                     if event.cause.bit() & causes != 0 {
-                        self.push(&event, &wall_clock);
+                        bytes += self.push(&event, &wall_clock);
                     }
                     // Key and value are the user's, and so is a panic in their drop.
                     drop_all([event]);
@@ -87,19 +105,29 @@ impl Writer {
         Poll::Ready(true)
     }
 
-    fn push<K: Serialize, V: Serialize>(&self, event: &Event<K, V>, wall_clock: &WallClock) {
+    /// Returns how many bytes it is in hand.
+    fn push<K: Serialize, V: Serialize>(
+        &self,
+        event: &Event<K, V>,
+        wall_clock: &WallClock,
+    ) -> usize {
         match Record::of(event, wall_clock) {
-            Ok(record) => self.backlog().push(record),
+            Ok(record) => {
+                let len = record.len();
+                self.backlog().push(record);
+                len
+            }
             Err(error) => {
                 self.backlog().pass_over();
                 let queue = self.queue.path().display();
                 tracing::error!(%queue, %error, "an event that can't be written is passed over");
+                0
             }
         }
     }
 
     /// Writes until the backlog is empty.
-    pub(super) async fn write_all(self: &Arc<Self>) {
+    pub(super) async fn write_all(self: &Arc<Self>, settings: Settings) {
         let mut pause = FIRST_PAUSE;
         loop {
             let permit = self.write_permit.clone().acquire_owned().await.expect("nobody closes it");
@@ -111,7 +139,8 @@ impl Writer {
             // A task of its own, as to drop this run in mid-write would leave open what is in the queue.
             let writing = tokio::spawn(async move {
                 let _permit = permit;
-                writer.write_batch().await
+                writer.purge(settings).await;
+                writer.write_batch(settings.skip_too_large).await
             });
             match writing.await {
                 Ok(0) => {
@@ -128,10 +157,34 @@ impl Writer {
         }
     }
 
-    /// Writes a batch of the backlog; tells how many went in.
-    async fn write_batch(&self) -> usize {
+    /// Takes away what dead writers have left in the queue, if it is time.
+    async fn purge(&self, settings: Settings) {
+        let Some((every, purge)) = settings.purge else { return };
+        {
+            let mut purged = self.purged.lock().expect("nothing here panics");
+            if purged.is_some_and(|purged| purged.elapsed() < every) {
+                return;
+            }
+            *purged = Some(Instant::now());
+        }
+        if let Err(error) = self.queue.purge(purge).await {
+            let (queue, error) = (self.queue.path().display(), &error as &dyn std::error::Error);
+            tracing::warn!(%queue, error, "the spool's queue can't be purged");
+        }
+    }
+
+    /// Writes a batch of the backlog; tells how many went in, or were skipped.
+    async fn write_batch(&self, skip_too_large: bool) -> usize {
         let batch = self.backlog().batch();
         let (written, result) = self.queue.add(&batch).await;
+        if let (true, [_], Err(error @ Error::TooLarge { .. })) = (skip_too_large, &*batch, &result)
+        {
+            let skipped = self.backlog().skip();
+            drop(skipped);
+            let (queue, error) = (self.queue.path().display(), error as &dyn std::error::Error);
+            tracing::error!(%queue, error, "an event that is too large for the queue is skipped");
+            return 1;
+        }
         let (gone, transition) = {
             let mut backlog = self.backlog();
             let gone = backlog.remove_written(written);
@@ -227,7 +280,7 @@ mod tests {
         };
         with(plan, || {
             while !writer.backlog().is_empty() {
-                writer.write_batch().now_or_never().expect("it is done in place");
+                writer.write_batch(false).now_or_never().expect("it is done in place");
             }
         });
         let mut keys = Vec::new();
@@ -258,7 +311,7 @@ mod tests {
                 true => Fate::Refused(Errno::IO),
                 false => Fate::Made,
             };
-            with(plan, || writer.write_batch().now_or_never().expect("it is done in place"));
+            with(plan, || writer.write_batch(false).now_or_never().expect("it is done in place"));
             writer.stats()
         };
         let stats = write(3, false);

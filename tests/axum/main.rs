@@ -7,6 +7,7 @@ mod http;
 #[path = "../common/log.rs"]
 mod log;
 
+mod app;
 mod asking;
 mod client_ip;
 mod costs;

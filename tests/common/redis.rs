@@ -3,21 +3,26 @@
 // Each test binary compiles this module anew, and uses its share of it.
 #![allow(dead_code)]
 
+#[path = "proxy.rs"]
+mod proxy;
+#[path = "sentinel.rs"]
+mod sentinel;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt,
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, Weak},
     thread,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
-use tokio::{io::copy_bidirectional, task::JoinSet};
+
+#[allow(unused_imports)]
+pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
 
 /// How long a server may take to answer, on a machine that does much else.
 const START: Duration = Duration::from_secs(120);
@@ -49,13 +54,57 @@ impl Server {
         })
     }
 
+    /// One that has what `master` has.
+    pub(crate) fn replica_of(master: &Self) -> Self {
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        replica.follows();
+        replica
+    }
+
+    /// Waits until it has what its master has.
+    fn follows(&self) {
+        let until = Instant::now() + START;
+        while !ask(self.port, "INFO replication").contains("master_link_status:up") {
+            assert!(Instant::now() < until, "the replica does not follow");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks it something, on a connection of its own; the first part of the answer as it comes.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        ask(self.port, command)
+    }
+
     /// Writes each change to disk before it answers, so that [`restart`](Server::restart) loses none.
     pub(crate) fn durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
     pub(crate) fn start_with(args: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a folder for the server"), args)
+    }
+
+    /// One whose clock can be [set](Server::set_clock).
+    pub(crate) fn start_with_clock() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the server");
+        fs::write(folder.path().join("clock"), [0; 16]).expect("the folder can be written to");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-ldl", "-o"])
+            .arg(folder.path().join("clock.so"))
+            .status();
+        assert!(built.expect("the tests need `cc`").success());
+        Self::start_in(folder, &[])
+    }
+
+    /// Lets the server's clock stand still at a time, in microseconds; for 0 it goes, as far `ahead`.
+    pub(crate) fn set_clock(&self, stands_at: u64, ahead: Duration) {
+        let file = fs::OpenOptions::new().write(true).open(self.folder.path().join("clock"));
+        let ahead = ahead.as_micros() as u64;
+        let numbers = [stands_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
+        file.and_then(|file| file.write_all_at(&numbers, 0)).expect("it has such a clock");
+    }
+
+    fn start_in(folder: TempDir, args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         // Another process may take the port between the look and the start.
         for _ in 0..10 {
@@ -173,8 +222,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&args)).collect();
+        let nodes: Vec<Server> = (0..3).map(|_| Self::node()).collect();
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
         let output = Command::new(cli())
             .args(["--cluster", "create"])
@@ -193,56 +241,44 @@ impl Cluster {
         cluster
     }
 
+    /// More servers, each of which has what one of the first nodes has, and may take its place.
+    pub(crate) fn add_replicas(&self, replicas: usize) -> Vec<Server> {
+        let replicas: Vec<Server> = (0..replicas).map(|_| Self::node()).collect();
+        for replica in &replicas {
+            ask(replica.port, &format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[0].port));
+        }
+        let until = Instant::now() + START;
+        for (replica, master) in replicas.iter().zip(&self.nodes) {
+            let id = ask(master.port, "CLUSTER MYID");
+            let id = id.lines().nth(1).expect("it has an id").to_owned();
+            while !ask(replica.port, &format!("CLUSTER REPLICATE {id}")).starts_with("+OK") {
+                assert!(Instant::now() < until, "the node is not known to the replica");
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        for replica in &replicas {
+            replica.follows();
+            // All must know it, or they ask the others before they believe in it.
+            for node in &self.nodes {
+                while !ask(node.port, "CLUSTER NODES").contains(&format!(":{}@", replica.port)) {
+                    assert!(Instant::now() < until, "a node does not hear of the replica");
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        replicas
+    }
+
+    fn node() -> Server {
+        Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"])
+    }
+
     pub(crate) fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Server::url).collect()
     }
 
     pub(crate) fn nodes(&mut self) -> &mut [Server] {
         &mut self.nodes
-    }
-}
-
-/// A way to a server that can be cut: `redis://` to it is [`url`](Proxy::url).
-pub(crate) struct Proxy {
-    address: SocketAddr,
-    connections: Arc<Mutex<JoinSet<()>>>,
-    closed: Arc<AtomicBool>,
-}
-
-impl Proxy {
-    pub(crate) async fn to(port: u16) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let connections = Arc::new(Mutex::new(JoinSet::new()));
-        let closed = Arc::new(AtomicBool::new(false));
-        let (running, shut) = (Arc::clone(&connections), Arc::clone(&closed));
-        tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                if shut.load(Relaxed) {
-                    continue;
-                }
-                running.lock().unwrap().spawn(async move {
-                    if let Ok(mut far) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await {
-                        let _ = copy_bidirectional(&mut near, &mut far).await;
-                    }
-                });
-            }
-        });
-        Self { address, connections, closed }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("redis://{}", self.address)
-    }
-
-    /// Cuts all connections, whatever is on its way; new ones may be made.
-    pub(crate) fn cut(&self) {
-        self.connections.lock().unwrap().abort_all();
-    }
-
-    /// Whether new connections are closed at once.
-    pub(crate) fn close(&self, closed: bool) {
-        self.closed.store(closed, Relaxed);
     }
 }
 
@@ -273,17 +309,32 @@ const WATCH: &str = r#"
 "#;
 
 fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
+    let (program, port) = (program(), port.to_string());
+    let clock = |file: &str| folder.path().join(file).display().to_string();
+    let (library, file) =
+        (format!("LD_PRELOAD={}", clock("clock.so")), format!("CLOCK={}", clock("clock")));
+    let mut command = Vec::new();
+    if folder.path().join("clock").exists() {
+        command.extend(["env", &library, &file]);
+    }
+    command.extend([&*program, "--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+    command.extend(["--dir", folder.path().to_str().expect("the folder's path is text")]);
+    command.extend(["--logfile", "log", "--enable-debug-command", "yes"]);
+    // A replica has what its master has at once.
+    command.extend(["--repl-diskless-sync-delay", "0"]);
+    command.extend(args.iter().map(String::as_str));
+    run(&command)
+}
+
+fn run(command: &[&str]) -> (Child, u32) {
     let program = program();
     let is_there = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
     if let Err(error) = is_there {
         panic!("the tests need `{program}` (Debian: apt-get install redis-server): {error}");
     }
     let mut shell = Command::new("sh")
-        .args(["-c", WATCH, &program])
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .args(["--dir", folder.path().to_str().expect("the folder's path is text")])
-        .args(["--logfile", "log", "--enable-debug-command", "yes"])
-        .args(args)
+        .args(["-c", WATCH])
+        .args(command)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -299,7 +350,8 @@ fn spawn(port: u16, folder: &TempDir, args: &[String]) -> (Child, u32) {
 fn answers(shell: &mut Child, port: u16) -> bool {
     let until = Instant::now() + START;
     while Instant::now() < until && shell.try_wait().expect("it is ours").is_none() {
-        if ask(port, "PING").starts_with("+PONG") {
+        let answer = ask(port, "PING");
+        if answer.starts_with("+PONG") || answer.starts_with("-NOAUTH") {
             return true;
         }
         thread::sleep(Duration::from_millis(10));
@@ -308,7 +360,7 @@ fn answers(shell: &mut Child, port: u16) -> bool {
 }
 
 /// The first part of what the server answers; nothing where it does not.
-fn ask(port: u16, command: &str) -> String {
+pub(crate) fn ask(port: u16, command: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return String::new() };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     let _ = write!(stream, "{command}\r\n");

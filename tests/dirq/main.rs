@@ -31,6 +31,7 @@ mod on_disk {
     mod locked;
     mod python;
     mod queue;
+    mod retries;
     mod simple;
     mod watch;
 
@@ -49,6 +50,7 @@ mod in_memory {
     mod locked;
     mod python;
     mod queue;
+    mod retries;
     mod simple;
     mod watch;
 

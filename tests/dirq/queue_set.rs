@@ -1,11 +1,34 @@
 //! Sets of directory queues, and the null queue.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use fleeting::dirq::{Element, Error, Purge, Queue, QueueNull, QueueSet, QueueSimple};
-use tempfile::tempdir;
+use tempfile::{TempDir, tempdir};
+use tokio::time::timeout;
 
-use crate::directory::{all, kind, name};
+use crate::{
+    WATCHES,
+    directory::{all, kind, name},
+};
+
+/// Long enough for never.
+const HOUR: Duration = Duration::from_secs(3600);
+/// In which what should happen at once happens on a machine that does much else.
+const SOON: Duration = Duration::from_secs(120);
+
+/// Three queues, on the disk or in memory.
+async fn three(dir: &TempDir) -> Vec<QueueSimple> {
+    let mut queues = Vec::new();
+    for i in 0..3 {
+        queues.push(QueueSimple::open(dir.path().join(i.to_string())).await.unwrap());
+    }
+    queues
+}
+
+fn places() -> Vec<TempDir> {
+    let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    [on_disk].into_iter().chain(tempfile::tempdir_in("/dev/shm").ok()).collect()
+}
 
 #[tokio::test]
 async fn names_merge_by_time_and_not_by_directory() {
@@ -68,6 +91,73 @@ async fn elements_of_several_queues_come_as_they_were_added() {
         next += 1;
     }
     assert_eq!((next, set.count().await.unwrap()), (30, 0));
+}
+
+#[tokio::test]
+async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
+    for dir in places() {
+        let queues = three(&dir).await;
+        let set = QueueSet::new(queues.clone()).unwrap();
+        let mut added = Vec::new();
+        for i in 0..60_usize {
+            added.push(queues[i * 7 % 3].add(i.to_string()).await.unwrap());
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        assert!(queues[7 % 3].lock(&added[1]).await.unwrap());
+        // What can't be read is an error, and in nobody's way.
+        let bad = queues[2].path().join(added[2].to_string());
+        fs::remove_file(&bad).unwrap();
+        std::os::unix::fs::symlink("nowhere", &bad).unwrap();
+        let (mut jobs, mut found) = (set.locked(), Vec::new());
+        while let Some((queue, job)) = jobs.next().await.transpose().unwrap() {
+            let i: usize = str::from_utf8(job.value()).unwrap().parse().unwrap();
+            assert_eq!((queue.path(), job.name()), (queues[i * 7 % 3].path(), &added[i]));
+            found.push(i);
+            match i % 2 {
+                0 => job.ack().await.unwrap(),
+                _ => drop(job),
+            }
+        }
+        assert_eq!(found, (0..60).filter(|i| ![1, 2].contains(i)).collect::<Vec<_>>());
+        assert!(jobs.next().await.is_none(), "it stays at its end");
+        drop(jobs);
+        for (i, name) in added.iter().enumerate().filter(|(i, _)| i % 2 > 0) {
+            assert_eq!(queues[i * 7 % 3].lock(name).await.unwrap(), i != 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_set_of_queues_is_watched() {
+    let _has_watches = WATCHES.read().await;
+    for dir in places() {
+        let queues = three(&dir).await;
+        let set = QueueSet::new(queues.clone()).unwrap();
+        let mut jobs = set.watch(HOUR);
+        for i in [2, 0, 1, 1] {
+            let nothing = timeout(Duration::from_millis(30), jobs.next()).await;
+            assert!(nothing.is_err(), "nothing is there");
+            let added = queues[i].add("x").await.unwrap();
+            let (queue, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
+            assert_eq!((queue.path(), job.name()), (queues[i].path(), &added));
+            job.ack().await.unwrap();
+        }
+        // What rests wakes it, whatever queue it is in.
+        queues[2].add("x").await.unwrap();
+        for attempt in 1..=3 {
+            let (_, job) = timeout(SOON, jobs.next()).await.unwrap().unwrap().unwrap();
+            assert_eq!(job.attempts(), attempt);
+            job.retry_in(Duration::from_millis(20)).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_set_has_nothing_to_lock() {
+    let set = QueueSet::<Queue>::new([]).unwrap();
+    assert!(set.locked().next().await.is_none());
+    let mut jobs = set.watch(Duration::from_millis(1));
+    assert!(timeout(Duration::from_millis(20), jobs.next()).await.is_err(), "it never ends");
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ use tokio_test::{assert_pending, stream_mock::StreamMockBuilder, task::spawn};
 use tracing::Level;
 
 use crate::{
-    directory::{elements, scratch, test_name},
+    directory::{elements, make_old, scratch, test_name, tree},
     log::Log,
 };
 
@@ -229,6 +229,111 @@ async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
     let told = log.lines("passed over");
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("it fails on purpose") && told[1].contains("panicked"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_is_skipped_by_choice_and_holds_up_the_rest_otherwise() {
+    for kind in ["simple", "normal"] {
+        for skips in [false, true] {
+            let folder = scratch();
+            let cache = Cache::new();
+            let mut events = cache.events_lossless(100);
+            for key in 0..10_u64 {
+                let value = "x".repeat(if key % 4 == 1 { 2_000 } else { 10 });
+                cache.set_ex(key, value, SECOND).await;
+                cache.expire_now(&key).await;
+            }
+            cache.shutdown().await;
+            let simple = QueueSimple::builder(folder.path()).max_size(1_000);
+            let normal = Queue::builder(folder.path()).max_size(1_000).schema(Spool::schema());
+            let spool = match kind {
+                "simple" => Spool::new(simple.open().await.unwrap()),
+                _ => Spool::new(normal.open().await.unwrap()),
+            };
+            let run = timeout(60 * SECOND, spool.clone().skip_too_large(skips).run(&mut events));
+            assert_eq!(run.await.is_ok(), skips, "{kind}");
+            let stats = spool.stats();
+            if skips {
+                assert_eq!((stats.written, stats.skipped, stats.in_hand), (7, 3, 0), "{kind}");
+                assert_eq!(stats.stalled, None);
+            } else {
+                assert_eq!((stats.written, stats.skipped, stats.in_hand), (1, 0, 9), "{kind}");
+                assert!(stats.stalled.unwrap() > 50 * SECOND);
+                // Who changes their mind loses nothing that fits.
+                let stats = spool.skip_too_large(true).run(&mut events).await;
+                assert_eq!((stats.written, stats.skipped, stats.in_hand), (7, 3, 0), "{kind}");
+            }
+        }
+    }
+}
+
+/// A disk that is full of one element may have room for others.
+#[tokio::test(start_paused = true)]
+async fn batches_are_of_a_mebibyte_at_most() {
+    let folder = scratch();
+    let cache = Cache::new();
+    let mut events = cache.events_lossless(1_000);
+    for key in 0..40_u64 {
+        cache.set_ex(key, "x".repeat(100_000), SECOND).await;
+        cache.expire_now(&key).await;
+    }
+    cache.set_ex(40, "x".repeat(3 << 20), SECOND).await;
+    cache.expire_now(&40).await;
+    cache.shutdown().await;
+    let queue = QueueSimple::open(folder.path().join("queue")).await.unwrap();
+    let spool = Spool::new(queue.clone());
+    // What it has in hand shows where it can't write.
+    let away = folder.path().join("away");
+    fs::rename(queue.path(), &away).unwrap();
+    fs::write(queue.path(), "in the way").unwrap();
+    assert!(timeout(SECOND, spool.run(&mut events)).await.is_err());
+    let in_hand = spool.stats().in_hand;
+    assert!((10..=11).contains(&in_hand), "{in_hand} are in hand");
+    fs::remove_file(queue.path()).unwrap();
+    fs::rename(&away, queue.path()).unwrap();
+    let stats = spool.run(&mut events).await;
+    assert_eq!((stats.written, stats.in_hand), (41, 0));
+    assert_eq!(keys(queue.path()), (0..=40).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_queue_is_purged_now_and_then() {
+    let folder = scratch();
+    let cache: Cache<u64, u64> = Cache::new();
+    let queue = QueueSimple::open(folder.path()).await.unwrap();
+    let spool = Spool::new(queue.clone());
+    let mut events = cache.events_lossless(100);
+    let mut write = async |spool: &Spool, key| {
+        cache.set_ex(key, 0, SECOND).await;
+        cache.expire_now(&key).await;
+        let _ = timeout(SECOND, spool.run(&mut events)).await;
+        assert_eq!(spool.stats().in_hand, 0);
+    };
+    let plant = |lock: &str| {
+        fs::create_dir_all(folder.path().join("00000000")).unwrap();
+        for file in ["00000000/00000000000001.tmp", lock] {
+            let path = folder.path().join(file);
+            fs::write(&path, "").unwrap();
+            make_old(&path, 1_000 * SECOND);
+        }
+    };
+    let is_there = |file: &str| tree(folder.path()).iter().any(|path| path == file);
+    let (draft, lock) = ("00000000/00000000000001.tmp", "00000000/00000000000002.lck");
+    plant(lock);
+    write(&spool, 1).await;
+    assert!(!is_there(draft), "it is purged at first");
+    assert!(is_there(lock), "locks are others'");
+    plant(lock);
+    write(&spool, 2).await;
+    assert!(is_there(draft), "it was purged just now");
+    sleep(600 * SECOND).await;
+    write(&spool, 3).await;
+    assert!(!is_there(draft));
+    let spool = spool.purge_every(60 * SECOND, Purge::default());
+    sleep(60 * SECOND).await;
+    write(&spool, 4).await;
+    assert!(!is_there(lock));
+    assert_eq!(queue.count().await.unwrap(), 4);
 }
 
 /// A million expirations through a spool whose future is dropped at random moments, and now and then its

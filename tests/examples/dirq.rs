@@ -228,7 +228,8 @@ fn a_purge_gives_back_what_a_dead_process_locked() {
         let element = if schema.is_empty() { json!("x") } else { json!({ "body": "x" }) };
         let added = run_with(&["add", queue], &json!({ "element": element }).to_string());
         run_with(&["lock", queue, name(&added[0])], "");
-        let none = json!({ "temporary": 0, "locks": 0, "directories": 0, "failed": 0 });
+        let none =
+            json!({ "temporary": 0, "locks": 0, "directories": 0, "records": 0, "failed": 0 });
         assert_eq!(run_with(&["purge", queue], ""), std::slice::from_ref(&none));
         assert_eq!(run_with(&["purge", queue, "--max-lock", "0"], ""), [none]);
         thread::sleep(Duration::from_millis(1_100));
@@ -262,6 +263,11 @@ fn what_can_not_be_read_is_passed_over_and_told_once() {
     assert_eq!(said.lines().count(), 2, "{said}");
     let converted = output(&[option, schema, "convert", &queue, &moved], "");
     assert_eq!((converted.status.code(), lines(&converted).len()), (Some(1), 0));
+    for command in ["drain", "dead"] {
+        let passed = output(&[option, schema, "--skip-bad", command, &queue], "");
+        assert!(passed.status.success(), "{command}");
+        assert_eq!(passed.stderr.is_empty(), command == "dead", "it is told of all the same");
+    }
     assert_eq!(run(&["count", &queue]), [json!({ "count": 2 })]);
 
     // It looks again and again.
@@ -454,4 +460,110 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
     let printed = printed.lines().count();
     let rest = run(&["drain", queue]).len();
     assert!((2_000..=2_001).contains(&(printed + rest)), "{printed} and {rest}");
+}
+
+/// What a library's worker leaves that fails twice at each of so many jobs.
+fn fail(queue: &str, jobs: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be made").block_on(async {
+        let queue = fleeting::dirq::QueueSimple::builder(queue).max_attempts(2);
+        let queue = queue.backoff(Duration::ZERO, Duration::ZERO).open().await.expect("it opens");
+        for _ in 0..2 {
+            let mut work = queue.locked();
+            for _ in 0..jobs {
+                drop(work.next().await.expect("a job").expect("it can be read"));
+            }
+        }
+    });
+}
+
+#[test]
+fn dead_letters_are_seen_removed_and_tried_again() {
+    let folder = folder();
+    let queue = &path(&folder, "queue");
+    let added = run(&["add", queue, "one", "two", "three", "four"]);
+    let names: Vec<_> = added.iter().map(name).collect();
+    fail(queue, 3);
+    let dead: Vec<_> = ["one", "two", "three"]
+        .iter()
+        .zip(&names)
+        .map(|(text, name)| json!({ "name": name, "attempts": 2, "element": text }))
+        .collect();
+    for _ in 0..2 {
+        assert_eq!(run(&["dead", queue]), dead, "to look changes nothing");
+    }
+    assert_eq!(elements(&run(&["drain", queue])), ["four"]);
+
+    let revived = run(&["retry", queue, names[1]]);
+    assert_eq!(revived, [json!({ "name": names[1], "revived": true })]);
+    let again = output(&["retry", queue, names[1]], "");
+    assert_eq!(again.status.code(), Some(1), "it lives");
+    assert_eq!(elements(&run(&["drain", queue])), ["two"]);
+    let both = run(&["retry", queue, "--in", "3600"]);
+    assert_eq!(both.iter().map(name).collect::<Vec<_>>(), [names[0], names[2]]);
+    assert!(run(&["drain", queue]).is_empty(), "they rest");
+    assert!(run(&["dead", queue]).is_empty() && run(&["retry", queue]).is_empty());
+
+    let more = run(&["add", queue, "five"]);
+    fail(queue, 1);
+    assert_eq!(elements(&run(&["dead", "--remove", queue])), ["five"]);
+    assert!(run(&["dead", queue]).is_empty());
+    let listed = run(&["list", queue]);
+    assert!(listed.iter().all(|line| name(line) != name(&more[0])) && listed.len() == 2);
+}
+
+#[test]
+fn an_element_is_looked_at_and_touched_whoever_has_it() {
+    let folder = folder();
+    let queue = &path(&folder, "queue");
+    let added = run(&["add", queue, "one"]);
+    let name = name(&added[0]);
+    run(&["lock", queue, name]);
+    let file = folder.path().join("queue").join(name);
+    let old = std::time::SystemTime::now() - Duration::from_secs(1_000);
+    let set = |file: &fs::File| file.set_modified(old);
+    fs::File::open(&file).and_then(|file| set(&file)).expect("its times can be set");
+    assert_eq!(run(&["peek", queue, name]), [json!({ "name": name, "element": "one" })]);
+    assert_eq!(run(&["touch", queue, name]), [json!({ "name": name, "touched": true })]);
+    assert_eq!(run(&["purge", queue])[0]["locks"], 0, "its lock is young");
+    fs::File::open(&file).and_then(|file| set(&file)).expect("its times can be set");
+    assert_eq!(run(&["purge", queue])[0]["locks"], 1);
+    run(&["remove", queue, name]);
+    assert!(fails(&["peek", queue, name], "").contains("gone"));
+    assert!(fails(&["touch", queue, name], "").contains("touch"));
+}
+
+#[test]
+fn what_is_bad_ends_a_command_or_is_passed_over_by_choice() {
+    let folder = folder();
+    let queue = &path(&folder, "queue");
+    let lines = "{\"element\":\"one\"}\nno JSON\n{\"no\":\"element\"}\n{\"element\":\"two\"}\n";
+    fails(&["add", queue], lines);
+    assert_eq!(run(&["count", queue]), [json!({ "count": 1 })], "it ended at the second line");
+    let passed = output(&["add", "--skip-bad", queue], lines);
+    assert!(passed.status.success());
+    let added = self::lines(&passed);
+    assert_eq!((added.len(), String::from_utf8_lossy(&passed.stderr).lines().count()), (2, 2));
+    let gone = "00000000/00000000000000";
+    let names = [gone, name(&added[0]), gone, name(&added[1])];
+    for command in ["get", "peek", "unlock", "touch", "remove"] {
+        let all = [&[command, "--skip-bad", queue][..], &names].concat();
+        if command == "unlock" {
+            run(&["lock", queue, names[1], names[3]]);
+        }
+        let passed = output(&all, "");
+        assert!(passed.status.success(), "{command}");
+        assert_eq!(self::lines(&passed).len(), 2, "{command}");
+        assert_eq!(String::from_utf8_lossy(&passed.stderr).lines().count(), 2, "{command}");
+        let strict = [&[command, queue][..], &names].concat();
+        assert!(lines_of(&strict).is_empty(), "{command} ends at the first");
+    }
+    assert_eq!(output(&["drain", "--no-such-option", queue], "").status.code(), Some(2));
+}
+
+/// What it printed before it failed.
+fn lines_of(args: &[&str]) -> Vec<Value> {
+    let output = output(args, "");
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    lines(&output)
 }

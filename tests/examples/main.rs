@@ -13,6 +13,7 @@ mod servers;
 
 mod dirq;
 mod limit;
+mod loader;
 mod login_timeout;
 mod opentelemetry;
 mod replay;

@@ -18,10 +18,10 @@ use crate::limits::{MILLISECOND, MINUTE, NANOSECOND, SECOND, WINDOWS, limiter, l
 
 // Waiting.
 
-type Order = Arc<Mutex<Vec<(u32, Duration)>>>;
+pub(crate) type Order = Arc<Mutex<Vec<(u32, Duration)>>>;
 
 /// Those who wait for `key`, in the order of asking. When it lets them in, they say so.
-async fn waiters(
+pub(crate) async fn waiters(
     limiter: &RateLimiter<String>,
     key: &'static str,
     ids: std::ops::Range<u32>,

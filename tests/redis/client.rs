@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use fleeting::redis::{Cache, Client, Error};
+use fleeting::{
+    Limit,
+    redis::{Cache, Client, Error, ExpiringSet, OnError, RateLimiter, TimeoutDict},
+};
 use redis::{aio::MultiplexedConnection, cmd};
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Server},
+    servers::{Cluster, Proxy, Server},
 };
 
 fn soon() -> Duration {
@@ -185,4 +188,255 @@ async fn a_slot_of_a_cluster_may_move_while_it_is_used() {
     }
     assert_eq!(cache.set("a".into(), 3).await.unwrap(), Some(2), "it has moved");
     assert_eq!(cache.get("a").await.unwrap(), Some(3));
+}
+
+#[test]
+fn a_lazy_client_asks_nobody_until_it_is_used() {
+    // Not even a runtime.
+    assert!(Client::lazy("redis://127.0.0.1:1").is_ok());
+    assert!(Client::lazy(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]).is_ok());
+    assert!(Client::lazy("redis+sentinel://127.0.0.1:1/main").is_ok());
+    let error = Client::lazy("redis+sentinel://user:secret@127.0.0.1:1").unwrap_err();
+    assert!(matches!(error, Error::Address(_)), "no service is named: {error:?}");
+    assert!(!format!("{error} {error:?}").contains("secret"));
+}
+
+#[tokio::test]
+async fn a_lazy_client_finds_a_server_that_starts_later() {
+    in_time(async || {
+        let mut server = Server::start();
+        server.kill();
+        let client = Client::builder(server.url()).timeout(soon()).lazy().unwrap();
+        let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+        let limiter: RateLimiter<String> = RateLimiter::builder(&client, "l")
+            .limit(Limit::per_hour(2))
+            .on_error(OnError::Allow)
+            .build()
+            .unwrap();
+        let error = cache.set("a".into(), 1).await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_)) && error.is_temporary(), "{error:?}");
+        for _ in 0..5 {
+            limiter.check("ada").await.unwrap();
+        }
+        server.restart();
+        let begin = Instant::now();
+        while cache.set("a".into(), 1).await.is_err() || limiter.peek("ada").await.is_err() {
+            assert!(begin.elapsed() < ms(2_000));
+        }
+        assert_eq!(cache.get("a").await.unwrap(), Some(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_who_ask_a_lazy_client_at_once_make_one_connection() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port()).await;
+    let client = Client::lazy(proxy.url()).unwrap();
+    let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let cache = cache.clone();
+        callers.spawn(async move { cache.set(n.to_string(), n).await.unwrap() });
+        // Some give up, each somewhere else.
+        let cache = client.clone();
+        callers.spawn(async move {
+            let cache: Cache<String, u32> = Cache::new(&cache, "numbers").unwrap();
+            let _ = tokio::time::timeout(Duration::from_micros(n.into()), cache.get("a")).await;
+            None
+        });
+    }
+    callers.join_all().await;
+    assert_eq!(proxy.made(), 1);
+}
+
+#[test]
+fn a_client_lives_longer_than_the_runtime_it_was_made_on() {
+    let server = Server::start();
+    let client = Client::lazy(server.url()).unwrap();
+    for n in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+            // The connection is gone with its runtime, which the first call finds out.
+            let _ = cache.get("a").await;
+            cache.set("a".into(), n).await.unwrap();
+            assert_eq!(cache.get("a").await.unwrap(), Some(n));
+        });
+    }
+}
+
+#[tokio::test]
+async fn credentials_may_change_while_calls_go_on() {
+    in_time(async || {
+        let server = Server::start_with(&["--requirepass", "one"]);
+        let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
+        let client = Client::connect(url("one")).await.unwrap();
+        let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        let admin = redis::Client::open(url("one")).unwrap();
+        let mut admin = admin.get_multiplexed_async_connection().await.unwrap();
+        let mut change = cmd("CONFIG");
+        change.arg("SET").arg("requirepass").arg("two").exec_async(&mut admin).await.unwrap();
+        assert_eq!(cache.get("a").await.unwrap(), Some(1), "who is in stays in");
+
+        let mut kill = cmd("CLIENT");
+        kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
+        kill.exec_async(&mut admin).await.unwrap();
+        let begin = Instant::now();
+        let error = loop {
+            match cache.set("a".into(), 2).await {
+                Err(error @ Error::Connect(_)) => break error,
+                Err(Error::Unanswered(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(!error.is_temporary(), "it stays so until somebody changes it: {error:?}");
+        assert!(begin.elapsed() < ms(500), "nobody waits for what stays: {:?}", begin.elapsed());
+
+        client.set_credentials(None, "two");
+        assert_eq!(cache.set("a".into(), 3).await.unwrap(), Some(1));
+        // A user of another name, while calls go on.
+        let mut user = cmd("ACL");
+        user.arg(&["SETUSER", "ada", "on", ">three", "~*", "&*", "+@all"]);
+        user.exec_async(&mut admin).await.unwrap();
+        client.set_credentials(Some("ada"), "three");
+        let who = async || -> String {
+            let mut list = cmd("CLIENT");
+            list.arg("LIST").query_async(&mut admin.clone()).await.unwrap()
+        };
+        while !who().await.contains("user=ada") {
+            cache.set("a".into(), 4).await.unwrap();
+            assert!(begin.elapsed() < ms(5_000));
+        }
+        assert_eq!(cache.get("a").await.unwrap(), Some(4));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_resp3_is_spoken_to_in_resp2() {
+    in_time(async || {
+        let refuses = Server::start_with(&["--rename-command", "HELLO", ""]);
+        let chosen = Server::start();
+        for url in [refuses.url(), format!("{}?protocol=2", chosen.url())] {
+            let client = Client::connect(&*url).await.unwrap();
+            let cache: Cache<String, u32> =
+                Cache::builder(&client, "numbers").events(Duration::from_secs(60)).build().unwrap();
+            let mut events = cache.events_lossless("g").await.unwrap();
+            cache.set_ex("a".into(), 1, ms(50)).await.unwrap();
+            cache.set("b".into(), 2).await.unwrap();
+            assert_eq!(events.recv().await.unwrap().unwrap().key, "a");
+            assert_eq!(cache.get("b").await.unwrap(), Some(2));
+            assert_eq!(cache.len().await.unwrap(), 1);
+            let dict: TimeoutDict<String, u32> = TimeoutDict::new(&client, "d").unwrap();
+            dict.set("a".into(), 1, Duration::ZERO).await.unwrap();
+            assert_eq!(dict.take_expired(9).await.unwrap(), [("a".to_owned(), 1)]);
+            let set: ExpiringSet<u32> =
+                ExpiringSet::new(&client, "s", Duration::from_secs(60)).unwrap();
+            set.push(7).await.unwrap();
+            assert_eq!(set.elements().await.unwrap(), [7]);
+            let limiter: RateLimiter<String> =
+                RateLimiter::builder(&client, "l").limit(Limit::per_hour(2)).build().unwrap();
+            until_by_server(&limiter).await;
+            let list = cmd("CLIENT").arg("LIST").query_async(&mut chosen.plain().await).await;
+            let list: String = list.unwrap();
+            assert!(list.lines().all(|line| !line.contains("resp=3")), "{list}");
+        }
+    })
+    .await;
+}
+
+async fn until_by_server(limiter: &RateLimiter<String>) {
+    let begin = Instant::now();
+    while limiter.peek("ada").await.is_err() {
+        assert!(begin.elapsed() < ms(2_000));
+    }
+}
+
+/// What the table of [`Error`] says.
+#[tokio::test]
+async fn what_servers_say_is_sorted_as_the_table_says() {
+    in_time(async || {
+        let unavailable = |error: &Error| matches!(error, Error::Unavailable(_));
+        let refused = |error: &Error| matches!(error, Error::Server(_));
+        let hurried = async |server: &Server, cluster| {
+            let client = Client::builder(server.url()).timeout(soon()).cluster(cluster);
+            let client = client.connect().await.unwrap();
+            Cache::<String, u32>::new(&client, "numbers").unwrap()
+        };
+
+        let server = Server::start_with(&["--min-replicas-to-write", "1"]);
+        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        assert!(unavailable(&error) && error.is_temporary(), "NOREPLICAS: {error:?}");
+
+        let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        assert!(refused(&error) && !error.is_temporary(), "OOM: {error:?}");
+
+        let server = Server::start();
+        server.ask("ACL SETUSER default -set");
+        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        assert!(refused(&error) && !error.is_temporary(), "NOPERM: {error:?}");
+
+        let server = Server::start_with(&["--replica-serve-stale-data", "no"]);
+        let cache = hurried(&server, false).await;
+        server.ask("REPLICAOF 127.0.0.1 1");
+        let error = cache.get("a").await.unwrap_err();
+        assert!(unavailable(&error) && error.is_temporary(), "MASTERDOWN: {error:?}");
+
+        let server = Server::start_with(&["--lua-time-limit", "10"]);
+        let cache = hurried(&server, false).await;
+        cache.set("a".into(), 1).await.unwrap();
+        let port = server.port();
+        let busy = std::thread::spawn(move || {
+            let mut plain = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+            cmd("EVAL").arg("while true do end").arg(0).exec(&mut plain)
+        });
+        while !server.ask("PING").starts_with("-BUSY") {
+            tokio::time::sleep(ms(5)).await;
+        }
+        let error = cache.set("a".into(), 2).await.unwrap_err();
+        assert!(unavailable(&error) && error.is_temporary(), "BUSY: {error:?}");
+        let set = tokio::spawn({
+            let cache = cache.clone();
+            async move { cache.set("a".into(), 3).await }
+        });
+        tokio::time::sleep(soon() / 4).await;
+        server.ask("SCRIPT KILL");
+        assert_eq!(set.await.unwrap().unwrap(), Some(1), "it is waited for");
+        assert!(busy.join().unwrap().is_err());
+
+        // A cluster of one.
+        let server = Server::start_with(&["--cluster-enabled", "yes"]);
+        server.ask("CLUSTER ADDSLOTSRANGE 0 16383");
+        let begin = Instant::now();
+        while !server.ask("CLUSTER INFO").contains("state:ok") {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        let cache = hurried(&server, true).await;
+        cache.set("a".into(), 1).await.unwrap();
+        server.ask("CLUSTER DELSLOTSRANGE 0 100");
+        while server.ask("CLUSTER INFO").contains("state:ok") {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        let error = cache.set("a".into(), 2).await.unwrap_err();
+        assert!(unavailable(&error) && error.is_temporary(), "CLUSTERDOWN: {error:?}");
+
+        let server = Server::start_with(&["--requirepass", "secret"]);
+        let error = Client::connect(server.url()).await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_)) && !error.is_temporary(), "NOAUTH: {error:?}");
+        let wrong = format!("redis://:wrong@127.0.0.1:{}", server.port());
+        let error = Client::connect(wrong).await.unwrap_err();
+        assert!(
+            matches!(error, Error::Connect(_)) && !error.is_temporary(),
+            "WRONGPASS: {error:?}"
+        );
+
+        let server = Server::start_with(&["--maxclients", "1"]);
+        let _only = server.plain().await;
+        let error = Client::connect(server.url()).await.unwrap_err();
+        assert!(matches!(error, Error::Connect(_)) && error.is_temporary(), "full: {error:?}");
+    })
+    .await;
 }

@@ -5,6 +5,8 @@ mod clock;
 #[cfg(feature = "axum")]
 #[path = "../common/http.rs"]
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 #[path = "../common/redis.rs"]
 mod servers;
 
@@ -13,12 +15,16 @@ mod cache_faults;
 mod client;
 mod conformance;
 mod expiring_set;
+mod failover;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
+mod network;
 mod rate_limiter;
 mod rate_limiter_changes;
+mod rate_limiter_everything;
 mod rate_limiter_faults;
+mod rate_limiter_lines;
 mod rate_limiter_model;
 mod timeout_dict;
 mod timeout_dict_faults;

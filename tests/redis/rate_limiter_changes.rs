@@ -37,7 +37,7 @@ async fn limits_that_one_process_sets_hold_in_all() {
         let server = Server::start();
         let (one, other) = (hourly(&server, window, 10).await, hourly(&server, window, 10).await);
         one.check_n("ada", 4).await.unwrap();
-        let limits = [Limit::per_hour(6).named("less, \"by\" far"), Limit::per_hour(8)];
+        let limits = [Limit::per_hour(6).named("less, \"by\" far"), Limit::per_hour(8).of_bytes()];
         one.set_limits(limits.clone()).await.unwrap();
         assert_eq!(*one.limits(), limits, "at once");
         has(&other, &limits).await;
@@ -96,9 +96,16 @@ async fn what_others_have_put_in_their_place_changes_nothing() {
     let server = Server::start();
     let limiter = hourly(&server, Window::Log, 5).await;
     let mut plain = server.plain().await;
-    for nonsense in
-        ["", "hello", "[]", "[[0,1,null]]", "[[1,0,null]]", "[[1,99999999999999999999,null]]"]
-    {
+    for nonsense in [
+        "",
+        "hello",
+        "[]",
+        "[[0,1,null]]",
+        "[[1,0,null]]",
+        "[[1,99999999999999999999,null]]",
+        "[[1,1,null,\"apples\"]]",
+        "[[1,1,null],[0,1,null]]",
+    ] {
         let () = plain.set("fleeting:{changes:}:limits", nonsense).await.unwrap();
         sleep(Duration::from_millis(500)).await;
         assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{nonsense:?}");

@@ -1,10 +1,8 @@
 //! An open directory, and what is done with the files in it: by their names in it alone, so that nothing that
 //! others do to the path above leads a call elsewhere.
 
-#[cfg(target_os = "linux")]
-use std::mem::MaybeUninit;
 use std::{
-    ffi::{CStr, OsStr},
+    ffi::{CStr, CString, OsStr},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -17,7 +15,7 @@ use rustix::fs::RawDir;
 use rustix::{
     fs::{
         AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
-        linkat, openat, renameat, statat, unlinkat, utimensat,
+        linkat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
     },
     io::Result,
 };
@@ -104,6 +102,15 @@ impl Dir {
         call("link", || linkat(&self.fd, from, &self.fd, to, AtFlags::empty()))
     }
 
+    /// A symbolic link that is a text of a few words, and is never followed.
+    pub(in crate::dirq) fn symlink(&self, text: &CStr, name: &CStr) -> Result<()> {
+        call("symlink", || symlinkat(text, &self.fd, name))
+    }
+
+    pub(in crate::dirq) fn read_link(&self, name: &CStr) -> Result<CString> {
+        call("read a link", || readlinkat(&self.fd, name, Vec::new()))
+    }
+
     pub(in crate::dirq) fn unlink(&self, name: &CStr) -> Result<()> {
         call("unlink", || unlinkat(&self.fd, name, AtFlags::empty()))
     }
@@ -173,8 +180,9 @@ impl Dir {
 
 #[cfg(target_os = "linux")]
 fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
-    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
-    let mut entries = RawDir::new(fd, &mut buffer);
+    // What is listed is often a thousand names and more, of 32 bytes each.
+    let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
+    let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
         let entry = entry?;
         visit(entry.file_name(), entry.file_type());

@@ -41,9 +41,13 @@ impl Normal {
         let schema = self.schema()?;
         let encode = |element| schema.encode(element);
         let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
+        let encoded: Vec<_> = encoded.iter().collect();
+        let written = self.root.write_all(&encoded, |encoded| {
+            let mut dirs = AddDirs::new(&self.root);
+            let write = |&files| Ok((self.write(&mut dirs, files)?, files));
+            encoded.iter().map(write).collect()
+        })?;
         let mut dirs = AddDirs::new(&self.root);
-        let write = |files| Ok((self.write(&mut dirs, files)?, files));
-        let written: Vec<_> = encoded.iter().map(write).collect::<Result<_, Error>>()?;
         let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
         self.root.finish_adds(written.into_iter().map(publish))
     }
@@ -58,9 +62,10 @@ impl Normal {
         loop {
             let parent = match &dirs.temporary {
                 Some(dir) => dir.clone(),
-                None => {
-                    dirs.temporary.insert(self.open_or_make(&mut dirs.opener, TEMPORARY)?).clone()
-                }
+                None => dirs
+                    .temporary
+                    .insert(self.root.open_or_make(&mut dirs.opener, TEMPORARY)?)
+                    .clone(),
             };
             let name = FileName::element(self.root.names.next());
             match parent.mkdir(name.c_str(), umask) {

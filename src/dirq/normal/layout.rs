@@ -14,7 +14,6 @@ use crate::dirq::{
     Error, Name, Schema,
     file_name::FileName,
     fs::{Dir, OpenFor},
-    retry::RetryBudget,
     root::{Opener, Root},
 };
 
@@ -33,24 +32,6 @@ pub(super) const LOCKED: &CStr = c"locked";
 impl Normal {
     pub(super) fn schema(&self) -> Result<&Schema, Error> {
         self.schema.as_ref().ok_or_else(|| Error::NoSchema { path: self.root.path().to_owned() })
-    }
-
-    /// `temporary` or `obsolete`, which it makes if need be.
-    pub(super) fn open_or_make<'a>(
-        &'a self,
-        opener: &mut Opener<'a>,
-        name: &str,
-    ) -> Result<Arc<Dir>, Error> {
-        let mut retries = RetryBudget::of("make");
-        loop {
-            if let Some(dir) = opener.open_named(name)? {
-                return Ok(dir);
-            }
-            // Somebody removed it; it was there when the queue was opened.
-            self.root.make_named(name)?;
-            *opener = self.root.opener();
-            retries.spend(|| self.root.path().join(name))?;
-        }
     }
 
     /// The directory of an element, and the one it is in; none where it is gone.

@@ -29,7 +29,7 @@ impl Normal {
         let entry = FileName::element(name.element);
         // Before it leaves its place: what can't be taken apart stays, and stays locked.
         let files = data_files(element)?;
-        let mut obsolete = self.open_or_make(opener, OBSOLETE)?;
+        let mut obsolete = self.root.open_or_make(opener, OBSOLETE)?;
         let mut retries = RetryBudget::of("remove");
         // The rename decides: whoever comes with a lock that was purged finds no element any more.
         let moved = loop {
@@ -40,7 +40,7 @@ impl Normal {
                 Err(Errno::NOENT) => match parent.stat(entry.c_str()) {
                     Ok(_) => {
                         *opener = self.root.opener();
-                        obsolete = self.open_or_make(opener, OBSOLETE)?;
+                        obsolete = self.root.open_or_make(opener, OBSOLETE)?;
                     }
                     // Somebody whose lock was purged removed it after all.
                     Err(Errno::NOENT) => return Ok(()),

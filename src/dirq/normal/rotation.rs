@@ -57,9 +57,12 @@ impl Rotation {
         *self.current() = None;
     }
 
-    /// Whether one more element needs no count of those that are there.
+    /// Whether one more element needs no count of those that are there. It never waits.
     pub(super) fn has_room(&self) -> bool {
-        self.current().as_ref().is_some_and(|current| current.left > 0)
+        // Who counts holds it for as long as a disk is slow.
+        self.current
+            .try_lock()
+            .is_ok_and(|current| current.as_ref().is_some_and(|current| current.left > 0))
     }
 
     fn find(&self, root: &Root) -> Result<Current, Error> {

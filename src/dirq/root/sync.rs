@@ -1,7 +1,11 @@
 //! How new elements survive a crash of the machine, where that is wanted: they do, if their names do, and those of all
 //! directories on the way to them.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::{
+    panic::resume_unwind,
+    sync::{MutexGuard, PoisonError},
+    thread,
+};
 
 use rustix::io::Errno;
 
@@ -12,6 +16,47 @@ use crate::dirq::{
 };
 
 impl Root {
+    /// How many files of one call are synced at once: a disk that waits for one takes others along.
+    const SYNCED_AT_ONCE: usize = 16;
+
+    /// Writes `items`, in parts at once where each is synced; or undoes it all by dropping what was written, where one
+    /// can't be.
+    pub(in crate::dirq) fn write_all<T: Sync, W: Send>(
+        &self,
+        items: &[T],
+        write: impl Fn(&[T]) -> Result<Vec<W>, Error> + Sync,
+    ) -> Result<Vec<W>, Error> {
+        // A plan is for the calls of one thread.
+        #[cfg(test)]
+        if crate::dirq::fs::faults::is_planned() {
+            return write(items);
+        }
+        if !self.sync || items.len() < 2 {
+            return write(items);
+        }
+        let mut parts = items.chunks(items.len().div_ceil(Self::SYNCED_AT_ONCE));
+        let own = parts.next();
+        thread::scope(|scope| {
+            let write = &write;
+            let begin = |part| match thread::Builder::new().spawn_scoped(scope, move || write(part))
+            {
+                Ok(thread) => Ok(thread),
+                // There are no more threads to be had.
+                Err(_) => Err(write(part)),
+            };
+            let others: Vec<_> = parts.map(begin).collect();
+            let mut written = own.map_or(Ok(Vec::new()), write)?;
+            for other in others {
+                let part = match other {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    Err(part) => part,
+                };
+                written.extend(part?);
+            }
+            Ok(written)
+        })
+    }
+
     /// The last step of an add. Where it fails, the element is there: so its name comes with the error.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
         self.counts.added(1);

@@ -29,9 +29,12 @@ impl Simple {
     /// Adds an element of each body. Until all are written none is added, and where one can't be written
     /// none is.
     pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
+        let written = self.root.write_all(bodies, |bodies| {
+            let mut target = None;
+            let write = |&body| Ok((self.write(&mut target, body)?, body));
+            bodies.iter().map(write).collect()
+        })?;
         let mut target = None;
-        let write = |&body| Ok((self.write(&mut target, body)?, body));
-        let written: Vec<_> = bodies.iter().map(write).collect::<Result<_, Error>>()?;
         let publish = |(temp, body)| self.publish_temp(&mut target, temp, body);
         self.root.finish_adds(written.into_iter().map(publish))
     }

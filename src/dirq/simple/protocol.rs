@@ -37,15 +37,14 @@ impl Protocol for Simple {
     }
 
     fn unlocked(&self, directory: u32) -> Result<Vec<Name>, Error> {
-        // Before the elements: one that is locked in between is only tried in vain, and one that is unlocked in
-        // between comes with the next look.
+        // Of one list: an element that is locked meanwhile is only tried in vain, and one that is unlocked comes with
+        // the next look.
         let mut locked = HashSet::new();
-        self.root.list(directory, |name, _| {
+        let mut names = self.root.elements_and(directory, FileType::RegularFile, |name| {
             if let Some((element, Companion::Lock)) = companion_of(name) {
                 locked.insert(element);
             }
         })?;
-        let mut names = self.elements(directory)?;
         names.retain(|name| !locked.contains(&name.element));
         Ok(names)
     }

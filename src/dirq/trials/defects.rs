@@ -5,7 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use super::*;
 use crate::dirq::purge::PurgeReport;
 
-const ANY: Setting = Setting { normal: false, sync: false, cached: true, renames: true };
+const ANY: Setting =
+    Setting { normal: false, sync: false, cached: true, renames: true, counted: false };
 const NORMAL: Setting = Setting { normal: true, ..ANY };
 const BOTH: [Setting; 2] = [ANY, NORMAL];
 
@@ -288,4 +289,64 @@ async fn who_can_not_lock_an_element_leaves_its_age() {
         assert!(!process.lock(&name).expect("nothing fails"));
         assert_eq!(process.purge().expect("nothing fails").locks, 1);
     }
+}
+
+/// The disk is full until somebody takes what it is full of.
+#[tokio::test]
+async fn what_can_not_be_counted_is_given_out_all_the_same() {
+    for setting in BOTH.map(|setting| Setting { counted: true, ..setting }) {
+        let folder = folder();
+        let process = Process::start(&folder.path().join("queue"), setting);
+        process.add("x").expect("nothing fails");
+        let full = |what: &'static str| match what {
+            "symlink" => Fate::Refused(Errno::NOSPC),
+            _ => Fate::Made,
+        };
+        either!(&process, queue => with(full, || {
+            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
+            assert_eq!(job.attempts(), 1);
+            // That it failed is not to be remembered either, and it is unlocked.
+            let failed = now(job.retry_in(Duration::from_secs(3600)));
+            assert!(matches!(failed, Err(Error::Io { operation: "write", .. })), "{failed:?}");
+            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
+            now(job.ack()).expect("it is locked");
+        }));
+        assert_eq!(process.names(), []);
+    }
+}
+
+/// Who asks is a thread of the runtime, and must not wait for a disk with another.
+#[test]
+fn who_counts_a_directory_holds_up_nobody_who_asks() {
+    use std::sync::mpsc::channel;
+
+    let folder = folder();
+    let path = folder.path().join("queue");
+    let Process::Normal(queue) = Process::start(&path, NORMAL) else { unreachable!() };
+    let ((counts, is_counting), (go_on, goes_on)) = (channel(), channel::<()>());
+    let slow = move |what: &'static str| {
+        if what == "list" {
+            let _ = counts.send(());
+            let _ = goes_on.recv();
+        }
+        Fate::Made
+    };
+    let adder = {
+        let queue = queue.clone();
+        std::thread::spawn(move || with(slow, || now(queue.add(element("x"))).map(drop)))
+    };
+    is_counting.recv().expect("it counts");
+    let (asked, answer) = channel();
+    let asker = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            assert!(queue.add(element("y")).now_or_never().is_none(), "another thread waits");
+            let _ = asked.send(());
+        });
+    });
+    let answered = answer.recv_timeout(Duration::from_secs(5));
+    drop(go_on);
+    adder.join().expect("it does not panic").expect("nothing fails");
+    asker.join().expect("it does not panic");
+    answered.expect("it waits for who counts");
 }

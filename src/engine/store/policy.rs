@@ -51,6 +51,8 @@ pub(super) struct Policy {
     /// The bucket that is looked at next.
     cursor: usize,
     standby: [usize; STANDBY],
+    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample is for two.
+    next: Option<(usize, u16)>,
     /// A state of xorshift, never zero.
     random: u64,
     experience: Arc<Experience>,
@@ -99,6 +101,7 @@ impl Policy {
             came: 0,
             cursor: 0,
             standby: [NOBODY.bucket; STANDBY],
+            next: None,
             random: seed | 1,
             experience,
             untold: Vec::new(),
@@ -121,6 +124,7 @@ impl Policy {
     pub(super) fn resize(&mut self, buckets: usize) -> Words {
         self.cursor = 0;
         self.standby = [NOBODY.bucket; STANDBY];
+        self.next = None;
         mem::replace(&mut self.words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
@@ -151,14 +155,23 @@ impl Policy {
     }
 
     /// Who has to leave; never who is in the bucket `spared`. One who is dead, if there is one nearby. `look` is asked
-    /// of buckets that are not empty.
+    /// of buckets that are not empty. Where nobody `may_be_dead`, it need not be asked.
     #[inline]
     pub(super) fn victim(
         &mut self,
         spared: Option<usize>,
+        may_be_dead: bool,
         mut look: impl FnMut(usize) -> Look,
     ) -> Option<usize> {
-        let mut least = [NOBODY; STANDBY + 1];
+        if let Some((bucket, word)) = self.next.take()
+            && !may_be_dead
+            && *self.words[bucket].get_mut() == word
+            && Some(bucket) != spared
+            && look(bucket) != Look::Useless
+        {
+            return Some(bucket);
+        }
+        let mut least = [NOBODY; STANDBY + 2];
         for bucket in self.standby {
             if self.words.get_mut(bucket).is_some_and(|word| *word.get_mut() != 0)
                 && self.consider(bucket, spared, &mut look, &mut least)
@@ -181,8 +194,9 @@ impl Policy {
             steps += end - self.cursor;
             self.cursor = if end == self.words.len() { 0 } else { end };
         }
-        let [first, rest @ ..] = least.map(|candidate| candidate.bucket);
+        let [first, next, rest @ ..] = least.map(|candidate| candidate.bucket);
         self.standby = rest;
+        self.next = (next != NOBODY.bucket).then(|| (next, *self.words[next].get_mut()));
         (least[0] != NOBODY).then_some(first)
     }
 
@@ -210,7 +224,7 @@ impl Policy {
         bucket: usize,
         spared: Option<usize>,
         look: &mut impl FnMut(usize) -> Look,
-        least: &mut [Candidate; STANDBY + 1],
+        least: &mut [Candidate; STANDBY + 2],
     ) -> bool {
         if Some(bucket) == spared {
             return false;
@@ -224,7 +238,7 @@ impl Policy {
         let elapsed = word.elapsed(self.clock);
         let worth = self.experience.worth(word.class(), word.age(self.clock));
         let rank = u64::from(worth) << 8 | u64::from(u8::MAX - elapsed);
-        if rank < least[STANDBY].rank {
+        if rank < least[STANDBY + 1].rank {
             insert(least, Candidate { rank, bucket });
         }
         false

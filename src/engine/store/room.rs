@@ -100,8 +100,8 @@ impl Room {
         let Self { policy, weights, .. } = self;
         match weights {
             // Where nobody is dead and all weigh the same, the entries are not looked at.
-            None if !may_be_dead => policy.victim(spared, |_| Look::Live),
-            weights => policy.victim(spared, |bucket| {
+            None if !may_be_dead => policy.victim(spared, false, |_| Look::Live),
+            weights => policy.victim(spared, may_be_dead, |bucket| {
                 let weighs = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
                 match () {
                     () if may_be_dead && is_dead(bucket) => Look::Dead,

@@ -89,7 +89,7 @@ async fn ends_of_streams(commands: &Commands) -> Result<Vec<StreamPosition>, Err
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
             let (_, _, more, last_id, added, _): ReadStreamReply =
-                call.send_idempotent(&commands.client).await?;
+                call.send_idempotent(&commands.client.for_batches()).await?;
             if !more {
                 return Ok(StreamPosition { last_id, added });
             }
@@ -142,7 +142,8 @@ where
         let polls = self.positions.iter().zip(0..).map(async |(position, shard)| {
             let StreamPosition { last_id, added } = position;
             let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added).arg(trims);
-            let answer = call.send_idempotent::<ReadStreamReply>(&commands.client).await;
+            let answer =
+                call.send_idempotent::<ReadStreamReply>(&commands.client.for_batches()).await;
             (answer, Instant::now())
         });
         let answers = join_all(polls).await;

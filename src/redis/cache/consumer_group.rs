@@ -189,10 +189,11 @@ where
         if room == 0 && !renews && self.shards.iter().all(ShardConsumer::is_in_step) {
             return false;
         }
+        let client = self.decoder.commands.client.for_batches();
         let polls = self.shards.iter().zip(0..).map(async |(shard, number)| {
             let call = self.call(shard, number, room, renews);
             // Never again without a new poll: what the lost answer held comes when its lease is over.
-            let answer = call.send_once::<ReadGroupReply>(&self.decoder.commands.client).await;
+            let answer = call.send_once::<ReadGroupReply>(&client).await;
             (answer, Instant::now())
         });
         let answers = join_all(polls).await;

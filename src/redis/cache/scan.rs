@@ -118,7 +118,8 @@ where
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
-                self.commands().remove_many(shard, &keys).send_once::<Value>(self.client()).await
+                let call = self.commands().remove_many(shard, &keys);
+                call.send_once::<Value>(&self.client().for_batches()).await
             });
             try_join_all(clears).await?;
         }
@@ -147,7 +148,8 @@ where
     ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, Error> {
         let pages = by_shard(keys).into_iter().map(async |(shard, keys)| {
             let call = self.commands().get_many(shard, &keys);
-            let values: Vec<Option<Vec<u8>>> = call.send_idempotent(self.client()).await?;
+            let values: Vec<Option<Vec<u8>>> =
+                call.send_idempotent(&self.client().for_batches()).await?;
             Ok::<_, Error>(keys.into_iter().zip(values))
         });
         let pages = try_join_all(pages).await?;
@@ -167,14 +169,14 @@ impl ScanCursor {
             Some(nodes) => nodes,
             None => self.nodes.insert(commands.client.nodes().await?),
         };
-        let Some(node) = nodes.last().copied() else { return Ok(None) };
+        let Some(node) = nodes.last().cloned() else { return Ok(None) };
         let mut scan = cmd("SCAN");
         scan.arg(self.cursor)
             .arg("MATCH")
             .arg(commands.keyspace.scan_pattern())
             .arg("COUNT")
             .arg(PAGE);
-        let answer = commands.client.send_to(node, &scan).await?;
+        let answer = commands.client.for_batches().send_to(&node, &scan).await?;
         let (cursor, records): (u64, Vec<Vec<u8>>) = FromRedisValue::from_redis_value(answer)
             .map_err(|error| Error::Server(error.into()))?;
         // So says a server that its keys are through.

@@ -2,26 +2,26 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError,
-    RedisResult, TlsCertificates,
-    aio::{ConnectionManager, ConnectionManagerConfig},
-    cluster::ClusterClient,
+use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+
+use super::{
+    Client, Inner,
+    cluster::Cluster,
+    connection::Connection,
+    dial::Dial,
+    link::{Destination, Route},
+    node::{Lane, Node},
+    servers::Servers,
+    urls::Urls,
 };
-
-use super::{Client, Inner, connection::Connection, urls::Urls};
 use crate::redis::{Error, keyspace};
-
-/// So many commands wait to be sent before callers have to. With the client library's own fifty, callers
-/// wait for each other where there are more of them.
-const PIPELINE_BUFFER: usize = 1_024;
 
 /// How a [`Client`] connects.
 #[derive(Clone)]
 #[must_use]
 pub struct ClientBuilder {
     /// An error waits for `connect`, which returns errors: setters don't.
-    servers: Result<Vec<ConnectionInfo>, Arc<RedisError>>,
+    servers: RedisResult<Servers>,
     cluster: bool,
     prefix: String,
     timeout: Duration,
@@ -40,16 +40,20 @@ impl Client {
         Self::builder(urls).connect().await
     }
 
+    /// A client with the defaults of [`builder`](Client::builder), which connects when it is first asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] for what is no URL of a server.
+    pub fn lazy(urls: impl Urls) -> Result<Self, Error> {
+        Self::builder(urls).lazy()
+    }
+
     /// Begins a client with other than the default settings.
     pub fn builder(urls: impl Urls) -> ClientBuilder {
         let (urls, cluster) = urls.into_urls();
-        let servers = urls.into_iter().map(|url| {
-            let info = url.into_connection_info()?;
-            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-            Ok(info.set_redis_settings(settings))
-        });
         ClientBuilder {
-            servers: servers.collect::<RedisResult<_>>().map_err(Arc::new),
+            servers: Servers::of(&urls),
             cluster,
             prefix: "fleeting".into(),
             timeout: Duration::from_secs(1),
@@ -74,13 +78,15 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an attempt to connect may take. Defaults to one second.
+    /// How long an attempt to connect may take, with all that belongs to it: names, encryption, login, and
+    /// sentinels. So long it may take, too, until a server that is back is found. Defaults to one second.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Whether the servers belong to a cluster. Defaults to true where several URLs were given.
+    /// Whether the servers belong to a cluster. Defaults to true where several URLs were given; it says nothing about
+    /// sentinels.
     pub fn cluster(mut self, cluster: bool) -> Self {
         self.cluster = cluster;
         self
@@ -103,52 +109,58 @@ impl ClientBuilder {
     /// [`Error::Address`] for what is no URL of a server, [`Error::Name`] for a prefix that can't be part of
     /// a key, [`Error::Connect`] where no server can be reached.
     pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.lazy()?;
+        client.inner.connection.connect().await?;
+        Ok(client)
+    }
+
+    /// Makes a client that connects when it is first asked, and waits for the server then as long as each call does.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`connect`](ClientBuilder::connect), but for [`Error::Connect`].
+    pub fn lazy(self) -> Result<Client, Error> {
         keyspace::check_name(&self.prefix)?;
-        let servers = self.servers.map_err(|error| Error::Address((*error).clone()))?;
-        if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::TcpTls { .. })) {
+        let servers = self.servers.map_err(Error::Address)?;
+        let is_encrypted =
+            |server: &ConnectionInfo| matches!(server.addr(), ConnectionAddr::TcpTls { .. });
+        let needs_provider = match &servers {
+            Servers::Plain(servers) => servers.iter().any(is_encrypted),
+            Servers::Watched(sentinels) => is_encrypted(&sentinels.master),
+        };
+        if needs_provider {
             // Who else installed one was first, and keeps it.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let certificates = TlsCertificates { client_tls: None, root_cert: self.authority };
-        let connection = if self.cluster {
-            // What is sent again `Client::send` decides: only there it is known what may be.
-            let mut client = ClusterClient::builder(servers);
-            if certificates.root_cert.is_some() {
-                client = client.certs(certificates);
+        let dial = Arc::new(Dial::new(self.connect_timeout, self.authority));
+        let to = match servers {
+            Servers::Plain(servers) if self.cluster => {
+                if servers.iter().any(|server| matches!(server.addr(), ConnectionAddr::Unix(_))) {
+                    return Err(Error::Address(no_cluster()));
+                }
+                let connection = Connection::Cluster(Cluster::new(dial.clone(), servers));
+                return Ok(Client::new(connection, dial, self.prefix, self.timeout));
             }
-            let client = client
-                .retries(0)
-                .connection_timeout(self.connect_timeout)
-                .response_timeout(self.timeout)
-                .use_protocol(ProtocolVersion::RESP3)
-                .build()
-                .map_err(Error::Address)?;
-            Connection::Cluster(client.get_async_connection().await.map_err(Error::Connect)?)
-        } else {
-            let server = servers.into_iter().next().ok_or_else(no_url)?;
-            let client = match certificates.root_cert {
-                Some(_) => ::redis::Client::build_with_tls(server, certificates),
-                None => ::redis::Client::open(server),
-            };
-            let client = client.map_err(Error::Address)?;
-            // One attempt at a time, as long as `send` waits, which decides about the next.
-            let config = ConnectionManagerConfig::new()
-                .set_number_of_retries(0)
-                .set_connection_timeout(Some(self.connect_timeout))
-                .set_response_timeout(None)
-                .set_pipeline_buffer_size(PIPELINE_BUFFER);
-            let manager = ConnectionManager::new_with_config(client, config).await;
-            Connection::Server(manager.map_err(Error::Connect)?)
+            Servers::Plain(servers) => Destination::Server(Arc::new(
+                servers.into_iter().next().expect("there is one, or it is an error"),
+            )),
+            Servers::Watched(sentinels) => Destination::Master(sentinels),
         };
-        let counters = Arc::default();
-        #[cfg(feature = "metrics")]
-        super::metrics::follow(&self.prefix, &counters);
-        let Self { prefix, timeout, .. } = self;
-        Ok(Client(Arc::new(Inner { connection, prefix, timeout, counters })))
+        let node = Node::new(&Route { dial: dial.clone(), to });
+        Ok(Client::new(Connection::Server(node), dial, self.prefix, self.timeout))
     }
 }
 
-fn no_url() -> Error {
-    let cause = (ErrorKind::InvalidClientConfig, "no URL was given");
-    Error::Address(cause.into())
+impl Client {
+    fn new(connection: Connection, dial: Arc<Dial>, prefix: String, timeout: Duration) -> Self {
+        let counters = Arc::default();
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&prefix, &counters);
+        let inner = Inner { connection, dial, prefix, timeout, counters };
+        Self { inner: Arc::new(inner), lane: Lane::Verbs }
+    }
+}
+
+fn no_cluster() -> RedisError {
+    (ErrorKind::InvalidClientConfig, "the nodes of a cluster have no paths").into()
 }

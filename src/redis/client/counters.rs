@@ -5,6 +5,8 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
+use crate::redis::Error;
+
 #[derive(Default)]
 pub(super) struct ClientCounters {
     commands: AtomicU64,
@@ -23,14 +25,22 @@ impl ClientCounters {
         [&self.commands, &self.failures, &self.reconnects].map(|count| count.load(Relaxed))
     }
 
-    pub(super) fn answered(&self) {
+    /// How a try to send something went.
+    pub(super) fn note<T>(&self, answer: &Result<T, Error>) {
+        match answer {
+            Err(Error::Connect(_) | Error::Unanswered(_)) => self.failed(),
+            _ => self.answered(),
+        }
+    }
+
+    fn answered(&self) {
         self.commands.fetch_add(1, Relaxed);
         if self.is_down.load(Relaxed) && self.is_down.swap(false, AcqRel) {
             self.reconnects.fetch_add(1, Relaxed);
         }
     }
 
-    pub(super) fn failed(&self) {
+    fn failed(&self) {
         self.commands.fetch_add(1, Relaxed);
         self.failures.fetch_add(1, Relaxed);
         self.is_down.store(true, Relaxed);

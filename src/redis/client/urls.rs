@@ -1,6 +1,9 @@
 //! What [`Client`](super::Client) takes as addresses: one URL is a server, several are the nodes of a cluster.
 
-/// One URL, or several: those of a cluster's nodes. `redis://`, and `rediss://` for TLS.
+/// One URL, or several: those of a cluster's nodes. `redis://`, and `rediss://` for TLS; a path, `unix:///run/redis.sock`;
+/// or `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db]`, with `rediss+sentinel://` for TLS, for
+/// the master that these sentinels know by the name `service`. The login is that of the master; the sentinels' own is
+/// `?sentinel_password=...`, with `sentinel_username=...`.
 pub trait Urls {
     /// The URLs, and whether they are those of a cluster.
     #[doc(hidden)]

@@ -15,7 +15,21 @@ if size > 0 then
   kind, born, last, dies = unpack('<Hddd', state)
   if kind ~= 0x4201 then return redis.error_reply(foreign) end
 end
-local now = clock > last and clock or last
+if last > clock then
+  local ahead, at, parts = last - clock, 27, {}
+  born, last, dies = clock, clock, dies - ahead
+  while at <= size do
+    local used, count, from = unpack('<I4I2', state, at)
+    parts[#parts + 1] = pack('<I4I2', used, count)
+    at = from + 12 * count
+    for part = from, at - 12, 12 do
+      parts[#parts + 1] = pack('<d', unpack('<d', state, part) - ahead) .. sub(state, part + 8, part + 11)
+    end
+  end
+  state = pack('<Hddd', kind, born, last, dies) .. table.concat(parts)
+  call('SET', key, state, 'KEEPTTL')
+end
+local now = clock
 -- Where the next limit begins.
 local after = 27
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     engine::hasher::DefaultHasher,
-    rate_limit::{Limit, Waiting, Window},
+    rate_limit::{Limit, WaitSettings, Waiting, Window},
 };
 
 /// Sets up a [`RateLimiter`]. Made by [`RateLimiter::builder`].
@@ -27,6 +27,7 @@ pub struct RateLimiterBuilder<K> {
     timeout: Duration,
     /// Of how many keys.
     deny_cache: usize,
+    wait: WaitSettings,
     keys: PhantomData<fn(K)>,
 }
 
@@ -36,13 +37,14 @@ impl<K> RateLimiter<K> {
     /// those of the builder, also for processes that start later.
     pub fn builder(client: &Client, name: impl Into<String>) -> RateLimiterBuilder<K> {
         RateLimiterBuilder {
-            client: client.clone(),
+            client: client.for_limits(),
             name: name.into(),
             limits: Vec::new(),
             window: Window::default(),
             on_error: OnError::default(),
             timeout: Duration::from_millis(50),
             deny_cache: 10_000,
+            wait: WaitSettings::default(),
             keys: PhantomData,
         }
     }
@@ -91,6 +93,27 @@ impl<K> RateLimiterBuilder<K> {
         self
     }
 
+    /// How many may wait for a key at a time in this process, by
+    /// [`until_ready_within`](RateLimiter::until_ready_within) or in a layer: who comes then is denied at once, by one
+    /// round trip. Who waits without an end is never sent away, but counts. Defaults to no bound.
+    ///
+    /// # Panics
+    ///
+    /// Where `waiting` is 0.
+    pub fn max_waiting(mut self, waiting: usize) -> Self {
+        assert!(waiting > 0, "max_waiting must be at least 1, got {waiting}");
+        self.wait.most = waiting;
+        self
+    }
+
+    /// Up to how much longer one waits that has to wait, so that not all processes ask the server at the same moment:
+    /// a random part of it, anew each time that it is told to wait. Those behind it wait along. Who may pass at
+    /// once does, and no wait goes beyond its end. Defaults to zero.
+    pub fn jitter(mut self, jitter: Duration) -> Self {
+        self.wait.jitter = jitter;
+        self
+    }
+
     /// Makes the limiter, and starts the task on the current Tokio runtime that looks for [limits which were
     /// set](RateLimiter::set_limits), twice a second, with one `GET`.
     ///
@@ -113,6 +136,7 @@ impl<K> RateLimiterBuilder<K> {
             breaker: CircuitBreaker::new(),
             deny_cache: (self.deny_cache > 0).then(|| DenyCache::new(self.deny_cache, &name)),
             waiting: Waiting::new(DefaultHasher::default()),
+            wait: self.wait,
             counters: Default::default(),
             quiet_until: Default::default(),
             #[cfg(feature = "metrics")]
@@ -138,6 +162,7 @@ impl<K> fmt::Debug for RateLimiterBuilder<K> {
             .field("on_error", &self.on_error)
             .field("timeout", &self.timeout)
             .field("deny_cache", &self.deny_cache)
+            .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
 }

@@ -12,7 +12,6 @@ use super::{
     permit::{Charged, Permit},
     protocol::{self, Outcome, Remaining, Reply},
     state::LimiterState,
-    stats::Counters,
 };
 use crate::{
     engine::coop,
@@ -60,7 +59,7 @@ impl LimiterState {
         let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            self.counters.denied.add(1);
+            self.counters.count_denial(place_of(&denial.limited, limits));
             self.counters.denied_locally.add(1);
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
@@ -88,7 +87,7 @@ impl LimiterState {
                 })
             }
             Outcome::Denied { limit, wait } => {
-                self.counters.denied.add(1);
+                self.counters.count_denial(limit);
                 let ready = Instant::now().checked_add(wait).map(Into::into);
                 let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
                 let exceeded = limits.iter().zip(&*remaining).filter(has_none);
@@ -131,12 +130,10 @@ impl LimiterState {
                 Decision { outcome, remaining }
             }
         };
-        let Counters { admitted, denied, .. } = &self.counters;
-        if decision.outcome.is_ok() {
-            admitted.add(1)
-        } else {
-            denied.add(1)
-        };
+        match &decision.outcome {
+            Ok(_) => self.counters.admitted.add(1),
+            Err(limited) => self.counters.count_denial(place_of(limited, limits)),
+        }
         Ok(decision)
     }
 }
@@ -148,6 +145,11 @@ fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
     let several = Several::of(exceeded.clone());
     let outcome = Err(Limited::new(limit.clone(), cost, None, several));
     Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
+}
+
+/// At which place among `limits` the one is that denied.
+fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
+    limits.iter().position(|limit| limit == limited.limit()).unwrap_or(0)
 }
 
 fn uncounted() -> Decision {

@@ -15,7 +15,17 @@ if state then
   if kind ~= 0x4702 then return redis.error_reply(foreign) end
   stored = (#state - 26) / 16
 end
-local now = clock > last and clock or last
+if last > clock then
+  local ahead, times = last - clock, {}
+  for i = 1, stored do
+    local at, back = unpack('<dd', state, 11 + 16 * i)
+    times[i] = pack('<dd', math.max(0, at - ahead), back)
+  end
+  born, last, dies = clock, clock, dies - ahead
+  state = pack('<Hddd', kind, born, last, dies) .. table.concat(times)
+  call('SET', key, state, 'KEEPTTL')
+end
+local now = clock
 
 if verb == 'r' then
   if not state or cost ~= born then return 0 end

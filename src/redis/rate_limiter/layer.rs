@@ -14,19 +14,24 @@ impl<K> RateLimiter<K> {
     }
 
     /// [`check_n_with`](RateLimiter::check_n_with), or a wait for it, and what it left of each limit; nothing where
-    /// nobody knows.
+    /// nobody knows. And whether it had to wait.
     pub(crate) async fn decide(
         &self,
         subject: Vec<u8>,
         cost: u32,
         limits: Option<&[Limit]>,
         max_wait: Option<Duration>,
-    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>), Error> {
-        let decision = match max_wait {
-            None => self.state.decide(subject, cost, limits).await?,
+    ) -> Result<(Result<Permit, Limited>, PerLimit<Remaining>, bool), Error> {
+        let (decision, has_waited) = match max_wait {
+            None => (self.state.decide(subject, cost, limits).await?, false),
             Some(_) => self.state.until_ready(subject, cost, limits, max_wait).await?,
         };
-        Ok((decision.outcome, decision.remaining))
+        Ok((decision.outcome, decision.remaining, has_waited))
+    }
+
+    /// Of those denied, one was let pass.
+    pub(crate) fn count_shadowed(&self) {
+        self.state.counters.shadowed.add(1);
     }
 
     /// The limits that were set in place of the first ones.

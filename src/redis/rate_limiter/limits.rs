@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
@@ -17,8 +18,19 @@ use crate::rate_limit::Limit;
 /// How often the key is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// As they are written: quota, nanoseconds, name.
-type Written = Vec<(u32, u64, Option<String>)>;
+/// A limit as it is written: quota, nanoseconds, name, and the unit where it is not a request.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum Written {
+    OfRequests(u32, u64, Option<String>),
+    Of(u32, u64, Option<String>, Unit),
+}
+
+#[derive(Deserialize, Serialize)]
+enum Unit {
+    #[serde(rename = "content-bytes")]
+    Bytes,
+}
 
 impl LimiterState {
     /// Sets the limits for all processes.
@@ -34,17 +46,22 @@ impl LimiterState {
     pub(super) async fn watch_limits(state: Weak<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_warned = false;
         loop {
             looks.tick().await;
             let Some(limiter) = state.upgrade() else { return };
             let call = Call::command("GET", &limiter.limits_key()).within(limiter.timeout);
             let (client, before) = (limiter.client.clone(), limiter.plan.present());
+            let to_warn = (!is_warned).then(|| limiter.name.clone());
             // The task must not be what keeps it alive.
             drop(limiter);
             // Where the server fails, those who check say so.
-            let Ok(Some(text)) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else {
-                continue;
-            };
+            let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
+            if let Some(name) = to_warn {
+                is_warned = true;
+                client.warn_of_eviction(&name, "a limit begins anew for each key that is").await;
+            }
+            let Some(text) = text else { continue };
             let Some(limiter) = state.upgrade() else { return };
             match read(&text) {
                 // Else it was read before what this process has set since.
@@ -74,27 +91,37 @@ impl LimiterState {
 fn written(limits: &[Limit]) -> Vec<u8> {
     let each = limits.iter().map(|limit| {
         let nanoseconds = u64::try_from(limit.per().as_nanos()).expect("a century fits");
-        (limit.quota(), nanoseconds, limit.name().map(str::to_owned))
+        let (quota, name) = (limit.quota(), limit.name().map(str::to_owned));
+        if limit.is_of_bytes() {
+            Written::Of(quota, nanoseconds, name, Unit::Bytes)
+        } else {
+            Written::OfRequests(quota, nanoseconds, name)
+        }
     });
-    serde_json::to_vec(&each.collect::<Written>()).expect("numbers and texts can be written")
+    serde_json::to_vec(&each.collect::<Vec<_>>()).expect("numbers and texts can be written")
 }
 
 /// `None` where they are not what [`written`] writes.
 fn read(text: &[u8]) -> Option<Vec<Limit>> {
+    let written: Vec<Written> = serde_json::from_slice(text).ok()?;
+    let limits: Option<Vec<Limit>> = written.into_iter().map(limit).collect();
+    limits.filter(|limits| !limits.is_empty())
+}
+
+fn limit(written: Written) -> Option<Limit> {
     /// A century.
     const LONGEST: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-    let written: Written = serde_json::from_slice(text).ok()?;
-    let is_limit = |(quota, per, _): &(u32, u64, _)| *quota > 0 && (1..=LONGEST).contains(per);
-    if written.is_empty() || !written.iter().all(is_limit) {
+    let (quota, per, name, unit) = match written {
+        Written::OfRequests(quota, per, name) => (quota, per, name, None),
+        Written::Of(quota, per, name, unit) => (quota, per, name, Some(unit)),
+    };
+    if quota == 0 || !(1..=LONGEST).contains(&per) {
         return None;
     }
-    let limit = |(quota, per, name)| {
-        let limit = Limit::new(quota, Duration::from_nanos(per));
-        match name {
-            Some(name) => limit.named(name),
-            None => limit,
-        }
-    };
-    Some(written.into_iter().map(limit).collect())
+    let mut limit = Limit::new(quota, Duration::from_nanos(per));
+    if let Some(name) = name {
+        limit = limit.named(name);
+    }
+    Some(if let Some(Unit::Bytes) = unit { limit.of_bytes() } else { limit })
 }

@@ -10,7 +10,7 @@ const BREAKER: Series = gauge(
     "Whether the server is asked: 1 for the state that it is in.",
 );
 
-static SERIES: [Series; 9] = [
+static SERIES: [Series; 11] = [
     counter("fleeting_redis_limiter_allowed_total", "Checks that passed."),
     counter(
         "fleeting_redis_limiter_denied_total",
@@ -19,6 +19,11 @@ static SERIES: [Series; 9] = [
     counter(
         "fleeting_redis_limiter_denied_locally_total",
         "Of these, those for which no server was asked.",
+    ),
+    counter("fleeting_redis_limiter_waited_total", "Of those that passed, how many had to wait."),
+    counter(
+        "fleeting_redis_limiter_shadowed_total",
+        "Of those denied, how many a shadow let pass.",
     ),
     counter("fleeting_redis_limiter_refunded_total", "Permits that were given back."),
     counter(
@@ -46,6 +51,8 @@ impl Source for LimiterState {
         figures.count(stats.admitted);
         figures.count(stats.denied);
         figures.count(stats.denied_locally);
+        figures.count(stats.waited);
+        figures.count(stats.shadowed);
         figures.count(stats.refunded);
         figures.count(stats.errors);
         figures.count(stats.by_policy);

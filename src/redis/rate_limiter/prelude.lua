@@ -15,8 +15,9 @@
 -- A key's time to leave is kept beside it, and said anew only where it has to be later.
 --
 -- All times are the server's microseconds, of 51 bits: as numbers they are exact. They never go back for one
--- subject: `now` is at least the time of its last charge. What is told is counted from the clock itself, since
--- that has to get there.
+-- subject: `now` is at least the time of its last charge. Where the clock is behind that (a failover to a server whose
+-- clock is, or a correction), all times of the state go back with it, and it has a new birth: so nobody waits for longer
+-- than a window because of it, and what was charged before can't be refunded to what is charged since.
 
 local key, args = KEYS[1], ARGV[1]
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub

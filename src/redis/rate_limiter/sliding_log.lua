@@ -28,7 +28,22 @@ if length > 0 and length < size then
   state = call('GETRANGE', key, 0, size - 1)
   length = size
 end
-local now = clock > last and clock or last
+if last > clock then
+  local ahead, parts = last - clock, {}
+  state = call('GET', key)
+  for i = 1, counted do
+    local per, head, since, used = unpack('<dddI4', state, 17 + 28 * i)
+    parts[i] = pack('<dddI4', per, head, since - ahead, used)
+  end
+  for at = size + 1, #state, 12 do
+    parts[#parts + 1] = pack('<d', unpack('<d', state, at) - ahead) .. sub(state, at + 8, at + 11)
+  end
+  born, last, dies = clock, clock, dies - ahead
+  state = pack('<HdddddH', kind, born, last, dies, dropped, tail, counted) .. table.concat(parts)
+  length = #state
+  call('SET', key, state, 'KEEPTTL')
+end
+local now = clock
 local is_whole = length == 0 or length == size + 12 * (tail - dropped)
 
 -- For each limit: its head, that call's time, and the units in use.

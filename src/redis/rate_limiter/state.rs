@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     engine::{coop, hasher::DefaultHasher},
-    rate_limit::{Limit, PerLimit, Standing, State, Waiting, Window},
+    rate_limit::{Limit, PerLimit, Standing, State, WaitSettings, Waiting, Window},
 };
 
 /// A longer key is named by its beginning and a hash.
@@ -39,6 +39,7 @@ pub(super) struct LimiterState {
     pub(super) deny_cache: Option<DenyCache>,
     /// By subject.
     pub(super) waiting: Waiting<Vec<u8>, DefaultHasher>,
+    pub(super) wait: WaitSettings,
     pub(super) counters: Counters,
     /// No failure is logged before this.
     pub(super) quiet_until: Mutex<Option<Instant>>,

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::breaker::Breaker;
+use crate::rate_limit::COUNTED;
 
 /// What a [`RateLimiter`](super::RateLimiter) of this process has decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,11 +13,15 @@ use super::breaker::Breaker;
 pub struct LimiterStats {
     /// Checks that passed, but for those of cost 0.
     pub admitted: u64,
+    /// Of these, how many had to wait.
+    pub waited: u64,
     /// Checks that a limit had no room for, but for those that never will pass; and waits that ended before it was
     /// their turn to check.
     pub denied: u64,
     /// Of these, how many were repeated from what the server had said before.
     pub denied_locally: u64,
+    /// Of those denied, how many a layer that only watches let pass (`RateLimitLayer::shadow`).
+    pub shadowed: u64,
     /// Permits that were given back.
     pub refunded: u64,
     /// Calls to which the server gave no answer, or a failure.
@@ -31,8 +36,11 @@ pub struct LimiterStats {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) admitted: Counter,
-    pub(super) denied: Counter,
+    pub(super) waited: Counter,
+    /// By the limit that it takes longest to wait for.
+    denied: [Counter; COUNTED],
     pub(super) denied_locally: Counter,
+    pub(super) shadowed: Counter,
     pub(super) refunded: Counter,
     pub(super) errors: Counter,
     pub(super) by_policy: Counter,
@@ -44,14 +52,27 @@ pub(super) struct Counter(AtomicU64);
 impl Counters {
     pub(super) fn snapshot(&self, breaker: Breaker) -> LimiterStats {
         LimiterStats {
-            admitted: self.admitted.get(),
-            denied: self.denied.get(),
+            // Before all that it is a part of.
+            waited: self.waited.get(),
             denied_locally: self.denied_locally.get(),
+            shadowed: self.shadowed.get(),
+            admitted: self.admitted.get(),
+            denied: self.denials().sum(),
             refunded: self.refunded.get(),
             errors: self.errors.get(),
             by_policy: self.by_policy.get(),
             breaker,
         }
+    }
+
+    /// Of each limit, by its place.
+    pub(super) fn denials(&self) -> impl Iterator<Item = u64> {
+        self.denied.iter().map(Counter::get)
+    }
+
+    /// A denial by the limit at this place.
+    pub(super) fn count_denial(&self, place: usize) {
+        self.denied[place.min(COUNTED - 1)].add(1);
     }
 }
 

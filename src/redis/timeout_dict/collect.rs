@@ -121,7 +121,7 @@ impl DictState {
         };
         let call = call.arg(latest).arg(count).arg(span);
         // Once: what a lost answer held is out already, and the second time more would be.
-        let answer: Vec<u8> = match call.send_once(&self.client).await {
+        let answer: Vec<u8> = match call.send_once(&self.client.for_batches()).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
         };

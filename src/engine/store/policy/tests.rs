@@ -13,6 +13,8 @@ struct Shard {
     buckets: HashMap<u64, usize>,
     policy: Policy,
     now: u64,
+    /// Of all that ever came.
+    soonest: u64,
     evicted: Vec<u64>,
 }
 
@@ -26,7 +28,7 @@ impl Shard {
     fn new(room: usize) -> Self {
         let policy = Policy::new(0x5eed);
         let (table, buckets) = (Vec::new(), HashMap::new());
-        Self { room, table, buckets, policy, now: 0, evicted: Vec::new() }
+        Self { room, table, buckets, policy, now: 0, soonest: u64::MAX, evicted: Vec::new() }
     }
 
     /// A get; after a miss, a set of what lives for `ttl` requests. Whether it was a hit.
@@ -50,6 +52,7 @@ impl Shard {
         if self.buckets.len() >= self.table.len() / 8 * 7 {
             self.grow();
         }
+        self.soonest = self.soonest.min(deadline);
         let bucket = self.place(Resident { key, deadline });
         self.policy.inserted(bucket, hash(key), self.buckets.len());
         bucket
@@ -85,7 +88,8 @@ impl Shard {
             Some(resident) if resident.deadline <= now => Look::Dead,
             Some(_) => Look::Live,
         };
-        let bucket = self.policy.victim(spared, look)?;
+        let may_be_dead = self.soonest <= now;
+        let bucket = self.policy.victim(spared, may_be_dead, look)?;
         assert_ne!(Some(bucket), spared);
         let Resident { key, deadline } = self.table[bucket].expect("a victim is there");
         let is_dead = deadline <= now;
@@ -144,7 +148,7 @@ fn who_is_spared_stays_even_alone() {
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
     assert!(shard.evict(None).is_none(), "nobody is left");
-    assert!(Policy::new(1).victim(None, |_| Look::Live).is_none());
+    assert!(Policy::new(1).victim(None, true, |_| Look::Live).is_none());
 }
 
 #[test]

@@ -1,0 +1,182 @@
+//! By what a layer tells clients apart: how it begins.
+
+use std::{any::type_name, ops::ControlFlow, sync::Arc};
+
+use ::axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, request::Parts},
+    response::IntoResponse,
+};
+
+use super::{ClientIp, RateLimitLayer, TrustedProxies, key::KeyExtractor, limiter::LayerLimiter};
+
+impl<S> RateLimitLayer<(), S> {
+    /// By what `E` extracts from a request, as it would for a handler: `RateLimitLayer::by::<ClientIp>(..)`.
+    /// A request of which it extracts nothing gets its rejection for an answer.
+    ///
+    /// [`ClientIp`] is found with the [`TrustedProxies`] of an `Extension` layer outside of this one; without
+    /// such it is the peer. [`by_ip`](RateLimitLayer::by_ip) needs no such layer.
+    pub fn by<E>(limiter: impl Into<LayerLimiter<E, S>>) -> RateLimitLayer<E, S>
+    where
+        E: FromRequestParts<()> + 'static,
+    {
+        RateLimitLayer::by_with_state(limiter, ())
+    }
+
+    /// As [`by`](RateLimitLayer::by), by what `E` extracts with the app's state. It may wait: for a database that
+    /// knows whose token this is.
+    ///
+    /// What else it finds out it may put into the extensions of the request: [`cost`](RateLimitLayer::cost),
+    /// [`limits`](RateLimitLayer::limits) and the handler see them.
+    ///
+    /// ```
+    /// use std::{convert::Infallible, sync::Arc};
+    /// use axum::{Router, body::Body, extract::FromRequestParts, http::{Request, request::Parts}, routing::get};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// use tower::ServiceExt;
+    ///
+    /// #[derive(Clone)]
+    /// struct App { /* a pool of connections */ }
+    ///
+    /// impl App {
+    ///     async fn user_of(&self, _token: &str) -> (u64, Arc<[Limit]>) {
+    ///         (7, [Limit::per_minute(600).named("paid")].into())
+    ///     }
+    /// }
+    ///
+    /// #[derive(Clone, PartialEq, Eq, Hash)]
+    /// struct User(u64);
+    ///
+    /// type Plan = Arc<[Limit]>;
+    ///
+    /// impl FromRequestParts<App> for User {
+    ///     type Rejection = Infallible;
+    ///
+    ///     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+    ///         let token = parts.headers.get("x-token").and_then(|token| token.to_str().ok());
+    ///         let (id, plan) = app.user_of(token.unwrap_or("")).await;
+    ///         parts.extensions.insert::<Plan>(plan);
+    ///         Ok(User(id))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let app = App {};
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(60)).build();
+    /// let layer = RateLimitLayer::by_with_state::<User, _>(limiter, app.clone())
+    ///     .limits(|request, _| request.extensions.get::<Plan>().cloned());
+    /// let router = Router::new().route("/", get("hello")).layer(layer).with_state(app);
+    /// # let answer = router.oneshot(Request::new(Body::empty())).await.unwrap();
+    /// # assert_eq!(answer.headers()["ratelimit-policy"], r#""paid";q=600;w=60"#);
+    /// # }
+    /// ```
+    pub fn by_with_state<E, A>(
+        limiter: impl Into<LayerLimiter<E, S>>,
+        state: A,
+    ) -> RateLimitLayer<E, S>
+    where
+        E: FromRequestParts<A> + 'static,
+        A: Send + Sync + 'static,
+    {
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::from_request(state))
+    }
+
+    /// By the `T` that an outer layer has put into the extensions of the request: the user, after authentication. A
+    /// request without one is answered by a 500, as of axum's `Extension`: the layers are in the wrong order.
+    ///
+    /// ```
+    /// use axum::{Router, body::Body, extract::Request, http, middleware::{Next, from_fn}, response::Response, routing::get};
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter};
+    /// use tower::ServiceExt;
+    ///
+    /// #[derive(Clone, PartialEq, Eq, Hash)]
+    /// struct UserId(String);
+    ///
+    /// /// Finds out who the user is.
+    /// async fn authenticate(mut request: Request, next: Next) -> Response {
+    ///     let token = request.headers().get("x-token").and_then(|token| token.to_str().ok());
+    ///     let user = UserId(token.unwrap_or("nobody").to_owned());
+    ///     request.extensions_mut().insert(user);
+    ///     next.run(request).await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by_extension::<UserId>(limiter))
+    ///     .layer(from_fn(authenticate)); // added after it, so it comes first
+    /// # let ask = |token| {
+    /// #     let request = http::Request::get("/").header("x-token", token);
+    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
+    /// # };
+    /// # assert_eq!(ask("ada").await.unwrap().status(), 200);
+    /// # assert_eq!(ask("ada").await.unwrap().status(), 429);
+    /// # assert_eq!(ask("grace").await.unwrap().status(), 200);
+    /// # }
+    /// ```
+    pub fn by_extension<T>(limiter: impl Into<LayerLimiter<T, S>>) -> RateLimitLayer<T, S>
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        let find = move |parts: &Parts| match parts.extensions.get::<T>() {
+            Some(key) => ControlFlow::Continue(Some(key.clone())),
+            None => {
+                let missing = format!("the request has no extension {}", type_name::<T>());
+                let answer = (StatusCode::INTERNAL_SERVER_ERROR, missing);
+                ControlFlow::Break(answer.into_response())
+            }
+        };
+        RateLimitLayer::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+    }
+}
+
+impl<S> RateLimitLayer<ClientIp, S> {
+    /// By the client's address, behind the proxies that are trusted.
+    ///
+    /// The router must be served by `into_make_service_with_connect_info::<SocketAddr>()`; else each request
+    /// is answered by a 500 that says so.
+    ///
+    /// ```
+    /// # use std::net::SocketAddr;
+    /// # use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, http::Request, routing::get};
+    /// # use tower::ServiceExt;
+    /// use fleeting::{Limit, RateLimitLayer, RateLimiter, TrustedProxies};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    /// let trusted = TrustedProxies::new(["10.0.0.0/8"])?;
+    /// let app = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(RateLimitLayer::by_ip(limiter, trusted));
+    /// # let app = app.layer(MockConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1337))));
+    /// # let ask = |client| {
+    /// #     let request = Request::get("/").header("x-forwarded-for", client);
+    /// #     app.clone().oneshot(request.body(Body::empty()).unwrap())
+    /// # };
+    /// # assert_eq!(ask("192.0.2.1").await?.status(), 200);
+    /// # assert_eq!(ask("203.0.113.9, 192.0.2.1").await?.status(), 429);
+    /// # assert_eq!(ask("192.0.2.2").await?.status(), 200);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn by_ip(limiter: impl Into<LayerLimiter<ClientIp, S>>, trusted: TrustedProxies) -> Self {
+        let find = move |parts: &Parts| match trusted.client_of(parts) {
+            Ok(client) => ControlFlow::Continue(Some(client)),
+            Err(rejection) => ControlFlow::Break(rejection.into_response()),
+        };
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+    }
+}
+
+impl<K, S> RateLimitLayer<K, S> {
+    /// By what `key` makes of a request. One for which it makes `None` is not limited.
+    pub fn new(
+        limiter: impl Into<LayerLimiter<K, S>>,
+        key: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        let find = move |parts: &Parts| ControlFlow::Continue(key(parts));
+        Self::with_key(limiter.into(), KeyExtractor::Function(Arc::new(find)))
+    }
+}

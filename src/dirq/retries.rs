@@ -1,0 +1,84 @@
+//! When what failed comes again, and how often: the settings, without a clock and without a file.
+
+use std::time::Duration;
+
+use super::Error;
+
+/// When what failed comes again, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retries {
+    /// After the first failure. It doubles with each.
+    pub(super) first: Duration,
+    pub(super) max: Duration,
+    /// None where there is no bound.
+    pub(super) max_attempts: Option<u32>,
+}
+
+impl Retries {
+    pub(super) const DEFAULT: Self =
+        Self { first: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: None };
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let Self { first, max, max_attempts } = self;
+        if first > max {
+            let reason = format!("the first is {first:?}, longer than the longest, {max:?}");
+            return Err(Error::InvalidOption { option: "backoff", reason });
+        }
+        if *max_attempts == Some(0) {
+            let reason = "it is at least 1".to_owned();
+            return Err(Error::InvalidOption { option: "max_attempts", reason });
+        }
+        Ok(())
+    }
+
+    /// Whether what has failed so often is dead.
+    pub(super) fn are_over(&self, attempts: u32) -> bool {
+        self.max_attempts.is_some_and(|max| attempts >= max)
+    }
+
+    /// How long to wait after so many failures of an element: half to three halves of the backoff, so that what failed
+    /// together does not come again together.
+    pub(super) fn backoff(&self, attempts: u32, element: u64) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
+        let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
+        let jitter = 0.5 + share(element ^ u64::from(attempts) << 56);
+        // A backoff that overflows is never over.
+        Duration::try_from_secs_f64(backoff.as_secs_f64() * jitter).unwrap_or(Duration::MAX)
+    }
+}
+
+/// At least 0 and less than 1, differing in all digits for numbers that follow each other, as those of elements do:
+/// the last step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn share(number: u64) -> f64 {
+    let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ mixed >> 31) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backoff_doubles_to_its_maximum_and_is_jittered() {
+        for attempts in 0..100_u32 {
+            let nominal = 2_u32.saturating_pow(attempts.saturating_sub(1)).min(60);
+            let nominal = Duration::from_secs(nominal.into());
+            let elements = (0..1_000).map(|micros| 0x5f3c_1aa1_0000_0000 + (micros << 4));
+            let backoffs: Vec<_> =
+                elements.map(|element| Retries::DEFAULT.backoff(attempts, element)).collect();
+            let (least, most) = (backoffs.iter().min().unwrap(), backoffs.iter().max().unwrap());
+            assert!((nominal / 2..nominal * 6 / 10).contains(least), "{attempts}: {least:?}");
+            assert!((nominal * 14 / 10..nominal * 2).contains(most), "{attempts}: {most:?}");
+        }
+    }
+
+    #[test]
+    fn what_overflows_never_comes_and_zero_comes_at_once() {
+        let backoff =
+            |first| Retries { first, max: Duration::MAX, ..Retries::DEFAULT }.backoff(u32::MAX, 7);
+        assert_eq!(backoff(Duration::ZERO), Duration::ZERO);
+        assert!(backoff(Duration::MAX) > Duration::MAX / 4);
+    }
+}

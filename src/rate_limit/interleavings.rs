@@ -1,0 +1,104 @@
+//! The orders in which threads may meet in the line of a key; see `crate::engine::interleavings`.
+
+use std::{
+    future::pending,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use shuttle::{future::block_on, thread};
+use tokio::time::Instant;
+
+use super::waiting::{Waiter, Waiting};
+use crate::engine::hasher::DefaultHasher;
+
+type Line = Waiting<u8, DefaultHasher>;
+
+const KEY: u8 = 1;
+
+fn waiting() -> Arc<Line> {
+    Arc::new(Waiting::new(DefaultHasher::default()))
+}
+
+/// Waits for its turn by being told alone: time stands still.
+fn wait(waiter: &Waiter<'_, u8, DefaultHasher>, now: Instant) {
+    while waiter.turn(now).is_err() {
+        block_on(waiter.told_or(pin!(pending::<()>())));
+    }
+}
+
+fn explore(test: impl Fn() + Send + Sync + 'static) {
+    let iterations = std::env::var("SHUTTLE_ITERATIONS").ok().and_then(|text| text.parse().ok());
+    shuttle::check_random(test, iterations.unwrap_or(5_000));
+}
+
+#[test]
+fn interleavings_of_a_line_that_some_leave() {
+    explore(|| {
+        let (waiting, now) = (waiting(), Instant::now());
+        let at_the_head = Arc::new(AtomicUsize::new(0));
+        let passes = || {
+            let (waiting, at_the_head) = (waiting.clone(), at_the_head.clone());
+            thread::spawn(move || {
+                let waiter = waiting.join(KEY, 1);
+                wait(&waiter, now);
+                assert_eq!(at_the_head.fetch_add(1, SeqCst), 0, "one at a time");
+                thread::yield_now();
+                at_the_head.fetch_sub(1, SeqCst);
+            })
+        };
+        let gives_up = || {
+            let waiting = waiting.clone();
+            thread::spawn(move || {
+                let waiter = waiting.join(KEY, 1);
+                let _ = waiter.turn(now);
+                thread::yield_now();
+                drop(waiter);
+            })
+        };
+        let threads = [passes(), gives_up(), passes(), gives_up(), passes()];
+        // Shuttle tells where one is never woken.
+        threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+        assert!(waiting.is_empty());
+    });
+}
+
+#[test]
+fn interleavings_of_a_line_whose_head_is_silent() {
+    explore(|| {
+        let (waiting, start) = (waiting(), Instant::now());
+        let silent = {
+            let waiting = waiting.clone();
+            thread::spawn(move || {
+                let waiter = waiting.join(KEY, 1);
+                let _ = waiter.turn(start);
+                // Polled again some time, or never.
+                thread::yield_now();
+                let _ = waiter.turn(start);
+                thread::yield_now();
+            })
+        };
+        let goes_first = || {
+            let waiting = waiting.clone();
+            thread::spawn(move || {
+                let waiter = waiting.join(KEY, 1);
+                let mut now = start;
+                // As it sleeps no longer than it is told to, it has its turn in the end.
+                for _ in 0..100 {
+                    match waiter.turn(now) {
+                        Ok(()) => return,
+                        Err(look_at) => now = look_at,
+                    }
+                    thread::yield_now();
+                }
+                panic!("it never has its turn");
+            })
+        };
+        let threads = [silent, goes_first(), goes_first()];
+        threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+        assert!(waiting.is_empty());
+    });
+}

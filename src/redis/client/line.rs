@@ -1,0 +1,101 @@
+//! One connection, and what tells whether its server still answers.
+
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::sync::Notify;
+
+pub(super) struct Line {
+    connection: MultiplexedConnection,
+    /// Of the credentials that it was made with.
+    pub(super) version: u64,
+    /// How many answers came. A server answers in the order of asking: where another came since a question was
+    /// sent, the line is not silent.
+    answers: AtomicU64,
+    /// It has ended, and the next question would not be sent.
+    has_ended: Arc<AtomicBool>,
+    /// It is being found out whether it is silent.
+    is_doubted: AtomicBool,
+    /// It was found to be, and nothing is sent on it any more.
+    is_let_go: AtomicBool,
+    let_go: Notify,
+}
+
+impl Line {
+    pub(super) fn new(
+        connection: MultiplexedConnection,
+        version: u64,
+        has_ended: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            connection,
+            version,
+            answers: AtomicU64::new(0),
+            has_ended,
+            is_doubted: AtomicBool::new(false),
+            is_let_go: AtomicBool::new(false),
+            let_go: Notify::new(),
+        }
+    }
+
+    /// The answer to `cmd`; to one that goes where its slot is being moved, if it `is_asking`. Who gives up on it
+    /// leaves the line as it is.
+    pub(super) async fn ask(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        let mut connection = self.connection.clone();
+        let answer = if is_asking {
+            // That node answers for the slot only right after `ASKING`, so both go in one pipeline.
+            let mut pipeline = ::redis::pipe();
+            pipeline.cmd("ASKING").add_command(cmd.clone());
+            let answers = connection.send_packed_commands(&pipeline, 0, 2).await;
+            answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+        } else {
+            connection.send_packed_command(cmd).await
+        };
+        if answer.is_ok() {
+            self.answers.fetch_add(1, Relaxed);
+        }
+        answer
+    }
+
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Relaxed)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.has_ended.load(Acquire)
+    }
+
+    /// Whether this is the one that `has_ended` tells of.
+    pub(super) fn is_told_of_by(&self, has_ended: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.has_ended, has_ended)
+    }
+
+    pub(super) fn let_go(&self) {
+        self.is_let_go.store(true, Release);
+        self.let_go.notify_waiters();
+    }
+
+    pub(super) async fn until_let_go(&self) {
+        let mut told = std::pin::pin!(self.let_go.notified());
+        // Before the look, so that what happens between is not missed.
+        told.as_mut().enable();
+        if !self.is_let_go.load(Acquire) {
+            told.await;
+        }
+    }
+
+    /// Whether nobody doubted it before.
+    pub(super) fn begin_doubt(&self) -> bool {
+        !self.is_doubted.swap(true, Relaxed)
+    }
+
+    pub(super) fn end_doubt(&self) {
+        self.is_doubted.store(false, Relaxed);
+    }
+}

@@ -1,0 +1,307 @@
+//! What the app's own code says to a layer and hears from it: extractors with state, look-ups, hooks, partitions.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::FromRequestParts,
+    http::{HeaderMap, Request, StatusCode, request::Parts},
+    response::IntoResponse,
+    routing::get,
+};
+use fleeting::{Headers, Limit, RateLimitDecision, RateLimitLayer, RateLimiter};
+use tokio::time::{Instant, advance, sleep, timeout};
+
+use super::asking::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Plan = Arc<[Limit]>;
+
+/// Knows whose token it is, after a while.
+#[derive(Clone, Default)]
+struct App {
+    asked: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct User(String);
+
+#[derive(Clone)]
+struct Cost(u32);
+
+impl FromRequestParts<App> for User {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, StatusCode> {
+        sleep(SECOND).await;
+        app.asked.fetch_add(1, Relaxed);
+        let token = parts.headers.get("x-token").and_then(|token| token.to_str().ok());
+        let user = token.ok_or(StatusCode::UNAUTHORIZED)?.to_owned();
+        if user == "paid" {
+            parts.extensions.insert::<Plan>([Limit::per_minute(10).named("paid")].into());
+            parts.extensions.insert(Cost(4));
+        }
+        Ok(User(user))
+    }
+}
+
+fn by_user(limiter: &RateLimiter<User>, app: &App) -> RateLimitLayer<User> {
+    RateLimitLayer::by_with_state::<User, _>(limiter.clone(), app.clone())
+        .limits(|request, _| request.extensions.get::<Plan>().cloned())
+        .cost(|request| request.extensions.get().map_or(1, |Cost(cost)| *cost))
+}
+
+fn from(token: &str) -> Request<Body> {
+    get_with(&[("x-token", token)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extractor_with_state_finds_the_key_and_what_it_is_held_to() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(1).named("free")).build();
+    let state = App::default();
+    let handler = async |cost: Option<Extension<Cost>>| cost.map_or(0, |cost| cost.0.0).to_string();
+    for layer in [by_user(&limiter, &state), by_user(&limiter, &state).wait(SECOND)] {
+        let app = Router::new().route("/", get(handler)).layer(layer).with_state(state.clone());
+        let free = ask(&app, from("free")).await;
+        assert_eq!((free.status().as_u16(), left(free.headers())[0].0.as_str()), (200, "free"));
+        assert_eq!(ask(&app, from("free")).await.status(), 429);
+        for left_after in [6, 2] {
+            let paid = ask(&app, from("paid")).await;
+            assert_eq!(paid.status(), 200);
+            assert_eq!(left(paid.headers())[0].1[0], Some(left_after));
+            assert_eq!(text(paid).await, "4", "the handler sees it, too");
+        }
+        assert_eq!(ask(&app, from("paid")).await.status(), 429);
+        assert_eq!(ask(&app, get_with(&[])).await.status(), 401);
+        advance(60 * SECOND).await;
+    }
+    assert_eq!(state.asked.load(Relaxed), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_goes_away_while_its_key_is_looked_for_is_not_charged() {
+    let limiter = RateLimiter::builder().limit(Limit::per_minute(1)).build();
+    let plans = RateLimitLayer::new(limiter.clone(), |_| Some(User("ada".to_owned())))
+        .limits_by_key(60 * SECOND, async |_| {
+            sleep(SECOND).await;
+            None
+        });
+    for layer in [by_user(&limiter, &App::default()), plans] {
+        let app = Router::<()>::new().route("/", get("hello")).layer(layer);
+        assert!(timeout(SECOND / 2, ask(&app, from("ada"))).await.is_err());
+        assert_eq!(limiter.stats().admitted, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
+    let limiter = RateLimiter::<String>::builder().limit(Limit::per_hour(2).named("own")).build();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let look_up = move |key: String| {
+        log.lock().unwrap().push(key.clone());
+        async move {
+            sleep(SECOND).await;
+            let plan: Plan = [Limit::per_hour(5).named("paid")].into();
+            key.starts_with("paid").then_some(plan)
+        }
+    };
+    let token = |request: &Parts| Some(request.headers.get("x-token")?.to_str().ok()?.to_owned());
+    let layer = RateLimitLayer::new(limiter, token).limits_by_key(60 * SECOND, look_up);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let start = Instant::now();
+    // As long as any key that a layer shortens.
+    let long = "paid".repeat(100);
+    for (user, name, quota) in [("ada", "own", 2), ("paid", "paid", 5), (&long, "paid", 5)] {
+        for call in 1..=quota + 2 {
+            let answer = ask(&app, from(user)).await;
+            assert_eq!(answer.status(), if call > quota { 429 } else { 200 }, "{user} {call}");
+            assert_eq!(policies(answer.headers())[0].0, name);
+        }
+    }
+    assert_eq!(start.elapsed(), 3 * SECOND);
+    assert_eq!(*asked.lock().unwrap(), ["ada", "paid", &long], "with the whole key");
+    // What has no key is not looked up, and each looks anew after its time.
+    assert_eq!(ask(&app, get_with(&[])).await.status(), 200);
+    assert_eq!(asked.lock().unwrap().len(), 3);
+    advance(60 * SECOND).await;
+    ask(&app, from("ada")).await;
+    assert_eq!(asked.lock().unwrap().len(), 4);
+}
+
+/// A hundred at once ask the database once; whoever of them goes away.
+#[tokio::test(start_paused = true)]
+async fn there_is_one_look_up_of_a_key_at_a_time() {
+    let limiter = hourly(1_000);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let layer = RateLimitLayer::new(limiter, all).limits_by_key(60 * SECOND, move |_| {
+        count.fetch_add(1, Relaxed);
+        async {
+            sleep(10 * SECOND).await;
+            None
+        }
+    });
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, get_with(&[])).await }
+    });
+    let others = (0..100).map(|_| {
+        let app = app.clone();
+        tokio::spawn(async move { ask(&app, get_with(&[])).await.status() })
+    });
+    let others: Vec<_> = others.collect();
+    sleep(5 * SECOND).await;
+    assert_eq!(asked.load(Relaxed), 1);
+    first.abort();
+    for other in others {
+        assert_eq!(other.await.unwrap(), 200);
+    }
+    assert_eq!(asked.load(Relaxed), 2, "another goes on with its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_up_that_panics_harms_its_own_request_alone() {
+    let limiter = hourly(2);
+    let calls = AtomicUsize::new(0);
+    let layer = RateLimitLayer::new(limiter, all).limits_by_key(60 * SECOND, move |_| {
+        let call = calls.fetch_add(1, Relaxed);
+        async move {
+            assert!(call > 0, "no database");
+            None
+        }
+    });
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { ask(&app, get_with(&[])).await }
+    });
+    assert!(first.await.unwrap_err().is_panic());
+    for status in [200, 200, 429] {
+        assert_eq!(ask(&app, get_with(&[])).await.status(), status);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_decision_is_told() {
+    let limiter =
+        RateLimiter::<String>::builder().limit(Limit::per_second(1).named("burst")).build();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let log = told.clone();
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .skip(|request| request.method == "OPTIONS")
+        .on_decision(move |decision, request| {
+            let told = match decision {
+                RateLimitDecision::Allowed => "allowed".to_owned(),
+                RateLimitDecision::Waited(wait) => format!("waited {wait:?}"),
+                RateLimitDecision::Denied(limited) => format!("denied {}", limited.limit()),
+                RateLimitDecision::Shadowed(limited) => format!("shadowed {}", limited.limit()),
+                other => panic!("{other:?}"),
+            };
+            log.lock().unwrap().push(format!("{told} {}", request.uri.path()));
+        });
+    let app = Router::new()
+        .route("/", get("hello").layer(layer.clone()))
+        .route("/waits", get("hello").layer(layer.clone().wait(SECOND)))
+        .route("/watches", get("hello").layer(layer.shadow().wait(SECOND)));
+    for path in ["/", "/", "/watches", "/waits", "/watches"] {
+        ask(&app, Request::get(path).body(Body::empty()).unwrap()).await;
+    }
+    ask(&app, Request::options("/").body(Body::empty()).unwrap()).await;
+    let expected = [
+        "allowed /",
+        "denied 1 in 1s (burst) /",
+        "shadowed 1 in 1s (burst) /watches",
+        "waited 1s /waits",
+        "shadowed 1 in 1s (burst) /watches",
+    ];
+    assert_eq!(*told.lock().unwrap(), expected);
+    let stats = limiter.stats();
+    assert_eq!((stats.admitted, stats.waited, stats.shadowed), (2, 1, 2), "{stats:?}");
+    // Each asks again after its wait.
+    assert!(stats.denied >= 3, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_requests_wait_than_may() {
+    let limiter =
+        RateLimiter::<String>::builder().limit(Limit::per_second(1)).max_waiting(2).build();
+    let layer = RateLimitLayer::new(limiter, all).wait(60 * SECOND);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let start = Instant::now();
+    let ask_in_order = |_| async { (ask(&app, get_with(&[])).await.status(), start.elapsed()) };
+    let answers = futures::future::join_all((0..5).map(ask_in_order)).await;
+    let expected = [(200, 0), (200, 1), (200, 2), (429, 0), (429, 0)];
+    let expected = expected.map(|(status, after)| (status, after * SECOND));
+    let answers: Vec<_> = answers.iter().map(|(status, at)| (status.as_u16(), *at)).collect();
+    assert_eq!(answers, expected);
+}
+
+/// What the fields say of the key, and of the unit.
+fn parameter(headers: &HeaderMap, field: &str, name: &str) -> Vec<Option<sfv::BareItem>> {
+    let lines: Vec<_> = headers.get_all(field).iter().map(|line| line.as_bytes()).collect();
+    let list = sfv::Parser::new(&lines.join(&b", "[..])).parse::<sfv::List>().unwrap();
+    let of = |entry: sfv::ListEntry| match entry {
+        sfv::ListEntry::Item(item) => item.params.get(name).cloned(),
+        other => panic!("{other:?} is no item"),
+    };
+    list.into_iter().map(of).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fields_tell_of_the_key_what_they_may() {
+    let limits =
+        || RateLimiter::<String>::builder().limit(Limit::per_hour(1)).limit(Limit::per_minute(1));
+    let layer = RateLimitLayer::by_extension::<String>(limits().build())
+        .partition_key(|key: &String| key.as_bytes().to_vec());
+    // All lengths of what base64 pads, and what it has digits for.
+    let keys = (0..=6).map(|length| "ada+/é"[..length.min(5)].repeat(1 + length / 6));
+    for key in keys.chain(["é".repeat(150), "\0\u{10ffff}".to_owned()]) {
+        let app = Router::new().route("/", get("hello")).layer(layer.clone());
+        let app = app.layer(Extension(key.clone()));
+        for status in [200, 429] {
+            let answer = ask(&app, get_with(&[])).await;
+            assert_eq!(answer.status(), status);
+            for field in ["ratelimit-policy", "ratelimit"] {
+                let expected = Some(sfv::BareItem::ByteSequence(key.clone().into_bytes()));
+                let told = parameter(answer.headers(), field, "pk");
+                assert_eq!(told, [expected.clone(), expected], "{key:?} {field}");
+            }
+        }
+        advance(3_600 * SECOND).await;
+    }
+    let exact = RateLimitLayer::new(hourly(3), all).partition_key(|_| *b"App-999");
+    let app = Router::new().route("/", get("hello")).layer(exact.clone());
+    let answer = ask(&app, get_with(&[])).await;
+    let expected = r#""hourly";q=3;w=3600;pk=:QXBwLTk5OQ==:"#;
+    assert_eq!(answer.headers()["ratelimit-policy"], expected);
+    assert_eq!(answer.headers()["ratelimit"], r#""hourly";r=2;t=3600;pk=:QXBwLTk5OQ==:"#);
+    for headers in [Headers::Legacy, Headers::None] {
+        let app = Router::new().route("/", get("hello")).layer(exact.clone().headers(headers));
+        assert!(!ask(&app, get_with(&[])).await.headers().contains_key("ratelimit"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_of_bytes_says_so() {
+    let limiter = RateLimiter::<String>::builder()
+        .limit(Limit::per_hour(5_000).named("sent").of_bytes())
+        .limit(Limit::per_hour(5).named("requests"))
+        .build();
+    let layer = RateLimitLayer::new(limiter, all);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let answer = ask(&app, get_with(&[])).await.into_response();
+    let expected = r#""sent";q=5000;qu="content-bytes";w=3600, "requests";q=5;w=3600"#;
+    assert_eq!(answer.headers()["ratelimit-policy"], expected);
+    let units = parameter(answer.headers(), "ratelimit-policy", "qu");
+    assert_eq!(units.iter().filter(|unit| unit.is_some()).count(), 1);
+}

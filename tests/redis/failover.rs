@@ -1,0 +1,107 @@
+//! Masters that die or are replaced: behind sentinels, and in a cluster.
+
+use std::time::{Duration, Instant};
+
+use fleeting::redis::{Cache, Client, Error};
+use tokio::time::sleep;
+
+use crate::{
+    clock::{in_time, ms},
+    servers::{Cluster, Sentinel, Server},
+};
+
+/// In which a client finds the new master, once there is one.
+fn recovery() -> Duration {
+    ms(2_000)
+}
+
+async fn cache(urls: impl fleeting::redis::Urls) -> Cache<String, u64> {
+    Cache::new(&Client::connect(urls).await.unwrap(), "c").unwrap()
+}
+
+/// Sets again and again until it succeeds; how long that took, from `since` on.
+async fn until_set(cache: &Cache<String, u64>, key: &str, since: impl Fn() -> bool) -> Duration {
+    let mut begin = None;
+    loop {
+        if begin.is_none() && since() {
+            begin = Some(Instant::now());
+        }
+        match cache.set(key.into(), 7).await {
+            Ok(_) => return begin.map_or(Duration::ZERO, |begin| begin.elapsed()),
+            Err(error) => assert!(error.is_temporary(), "{error:?}"),
+        }
+        assert!(begin.is_none_or(|begin| begin.elapsed() < Duration::from_secs(60)), "never");
+        sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_master_is_found_by_asking_the_sentinels() {
+    in_time(async || {
+        let master = Server::start();
+        let replica = Server::replica_of(&master);
+        let sentinel = Sentinel::of(&master);
+        sentinel.knows_replicas(1);
+        // One of them is away.
+        let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{}/main", sentinel.port());
+        let lazy: Cache<String, u64> = Cache::new(&Client::lazy(&*url).unwrap(), "c").unwrap();
+        let cache = cache(url).await;
+        cache.set("a".into(), 1).await.unwrap();
+        sentinel.fail_over();
+        let took = until_set(&cache, "a", || sentinel.master() == replica.port()).await;
+        assert!(took < recovery(), "{took:?}");
+        assert_eq!(lazy.get("a").await.unwrap(), Some(7));
+        assert_ne!(replica.ask("KEYS *"), "*0\r\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sentinels_that_know_no_such_service_are_an_error() {
+    let master = Server::start();
+    let sentinel = Sentinel::of(&master);
+    let url = format!("redis+sentinel://127.0.0.1:{}/other", sentinel.port());
+    let error = Client::connect(url).await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "{error:?}");
+    // What is no sentinel.
+    let url = format!("redis+sentinel://127.0.0.1:{}/main", master.port());
+    let error = Client::connect(url).await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_replica_that_takes_its_masters_place_is_found() {
+    let mut cluster = Cluster::start();
+    let replicas = cluster.add_replicas(2);
+    let cache = cache(cluster.urls()).await;
+    let mut keys: Vec<Option<String>> = vec![None; 3];
+    for n in 0.. {
+        let key = format!("k{n}");
+        cache.set(key.clone(), n).await.unwrap();
+        for (at, node) in cluster.nodes().iter().enumerate() {
+            if keys[at].is_none() && node.ask("KEYS *").contains(&format!(":{key}\r\n")) {
+                keys[at] = Some(key.clone());
+            }
+        }
+        if keys.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    let keys: Vec<String> = keys.into_iter().map(Option::unwrap).collect();
+    for (master, replica) in replicas.iter().enumerate() {
+        // A dead node ends its connections; one that is stopped is as behind a network that drops all.
+        if master == 0 {
+            cluster.nodes()[master].kill();
+        } else {
+            cluster.nodes()[master].pause();
+        }
+        let error = cache.set(keys[master].clone(), 1).await.unwrap_err();
+        assert!(error.is_temporary(), "{error:?}");
+        for key in keys.iter().filter(|key| **key != keys[master]) {
+            cache.get(key.as_str()).await.expect("the others are asked as before");
+        }
+        assert!(replica.ask("CLUSTER FAILOVER TAKEOVER").starts_with("+OK"));
+        until_set(&cache, &keys[master], || true).await;
+        assert_eq!(cache.get(keys[master].as_str()).await.unwrap(), Some(7));
+    }
+}
