@@ -3,7 +3,10 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::Cache;
-use crate::engine::sweeper::{Step, SweepReport, SweepRun, shrink};
+use crate::engine::{
+    state::SharedState,
+    sweeper::{Step, SweepReport, SweepRun, shrink},
+};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -21,17 +24,10 @@ where
     ///
     /// Cancel safe: what it has not looked at, the next sweep will.
     pub async fn sweep(&self) -> SweepReport {
-        let mut sweep = SweepRun::new(&self.shared);
-        while let Step::Yield = sweep.step_safely(&self.shared) {
-            tokio::task::yield_now().await;
+        if let Some(failures) = &self.lives.failures {
+            sweep(failures.of_keys()).await;
         }
-        let report = sweep.finish(&self.shared);
-        for shard in 0..self.shared.store.shard_count() {
-            if shrink(&self.shared, shard) {
-                tokio::task::yield_now().await;
-            }
-        }
-        report
+        sweep(&self.shared).await
     }
 
     /// Lets the sweeper rest. Reads stay right: dead values just stay in memory.
@@ -43,4 +39,22 @@ where
     pub fn resume_sweeper(&self) {
         self.shared.pause(false);
     }
+}
+
+async fn sweep<K, V, S>(shared: &SharedState<K, V, S>) -> SweepReport
+where
+    K: Hash + Eq + Clone,
+    S: BuildHasher + Clone,
+{
+    let mut sweep = SweepRun::new(shared);
+    while let Step::Yield = sweep.step_safely(shared) {
+        tokio::task::yield_now().await;
+    }
+    let report = sweep.finish(shared);
+    for shard in 0..shared.store.shard_count() {
+        if shrink(shared, shard) {
+            tokio::task::yield_now().await;
+        }
+    }
+    report
 }

@@ -49,8 +49,10 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Lets all that is dead in one shard leave, room or not.
+    /// Lets all that is dead in one shard, or was removed by its tags, leave, room or not.
     pub(crate) fn expire_shard(&self, shard: usize) {
+        self.store.remove_tagged_of(shard, &self.clock);
+        self.publisher.flush();
         let mut dead = Vec::new();
         let mut visit = Store::<K, V, S>::visit(shard);
         while !visit.is_done() {

@@ -38,8 +38,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 /// # When something fails
 ///
 /// A connection that ends is made anew by itself. One that goes silent (a network that drops everything, a load balancer
-/// that has forgotten it) is given up after half a second, or when the first call on it has run out of time, and a `PING`
-/// that is not answered for another half. Where the server says that it is a replica, the address is connected to
+/// that has forgotten it) is given up when nothing came for 0.4 s, or until the first call on it has run
+/// out of time, and then no answer to a `PING` for another 0.4 s. Where the server says that it is a replica, the address is connected to
 /// anew, as it may lead to the master by now; sentinels are asked who is it.
 ///
 /// A command for which there is no connection, or whose server says that it can't do it now, is tried again until

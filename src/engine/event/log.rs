@@ -18,7 +18,7 @@ use super::{
 use crate::engine::{
     clock::Clock,
     panics,
-    store::{Cause, Event, Farewell, Journal, Taken},
+    store::{Cause, Event, Journal, Leavers, Taken},
 };
 
 pub(super) struct Log<K, V> {
@@ -57,7 +57,7 @@ pub(super) struct Aftermath<K, V> {
 }
 
 /// Who waited for a value to leave, the key by which they were found, and what they waited for.
-type Parting<K, V> = (Arc<Farewell<K, V>>, K, Arc<Event<K, V>>);
+type Parting<K, V> = (Arc<Leavers<K, V>>, K, Arc<Event<K, V>>);
 
 impl<K, V> Log<K, V> {
     pub(super) fn new(ring: u64) -> Self {
@@ -80,7 +80,8 @@ impl<K, V> Log<K, V> {
             let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
             let mut told = Told::Departure(departure);
-            if let Some((farewell, key)) = farewell {
+            if let Some(farewell) = farewell {
+                let (farewell, key) = *farewell;
                 after.farewells.push((farewell, key, told.share(clock)));
             }
             let Some(first) = hear.next().filter(|_| !*closed) else {

@@ -53,8 +53,10 @@ pub(crate) struct Departure<K, V> {
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
-    /// Who waits for it, of whatever cause, and the key by which they were found.
-    pub(crate) farewell: Option<(Arc<Farewell<K, V>>, K)>,
+    /// Who waits for it, of whatever cause, and the key by which they were found. Boxed: hardly any departure has it, and
+    /// streams keep many.
+    #[allow(clippy::type_complexity)]
+    pub(crate) farewell: Option<Box<(Arc<Farewell<Arc<Event<K, V>>>>, K)>>,
 }
 
 impl<V> Entry<V> {
