@@ -38,7 +38,8 @@ impl Root {
         let own = parts.next();
         thread::scope(|scope| {
             let write = &write;
-            let begin = |part| match thread::Builder::new().spawn_scoped(scope, move || write(part)) {
+            let begin = |part| match thread::Builder::new().spawn_scoped(scope, move || write(part))
+            {
                 Ok(thread) => Ok(thread),
                 // There are no more threads to be had.
                 Err(_) => Err(write(part)),
