@@ -12,8 +12,12 @@ mod iter;
 mod lives;
 mod loaders;
 mod many;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nested;
 mod shutdown;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod stats;
 mod streams;
 mod sweeping;
@@ -35,6 +39,8 @@ use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
 use self::lives::Lives;
+#[cfg(feature = "serde")]
+pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
     compute::Op,

@@ -127,6 +127,7 @@
 mod ahead;
 mod blocking;
 mod bound;
+mod counts;
 mod cursor;
 mod dead;
 mod delivery;

@@ -327,7 +327,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The name that tracing shows. Defaults to `cache`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show; with the latter, caches of one name are one.
+    /// Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -369,7 +370,10 @@ where
             Failures::new(failures.start(&mut random), settings.negative_ttl)
         });
         let lives = Arc::new(Lives::new(settings, random.random(), failures));
-        Cache { lives, shared: self.start(&mut random) }
+        let shared = self.start(&mut random);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&shared, &lives.loads);
+        Cache { lives, shared }
     }
 
     fn start(self, random: &mut SmallRng) -> Arc<SharedState<K, V, S>> {

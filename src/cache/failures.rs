@@ -127,7 +127,7 @@ where
     }
 
     /// What is swept as the values are.
-    pub(super) fn of_keys(&self) -> &SharedState<K, Failed, S> {
+    pub(super) fn of_keys(&self) -> &Arc<SharedState<K, Failed, S>> {
         &self.of_keys
     }
 

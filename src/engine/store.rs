@@ -16,6 +16,8 @@ mod asking;
 mod bound;
 mod bounded;
 mod clear;
+#[cfg(feature = "serde")]
+mod copy;
 mod counters;
 mod entry;
 mod evict;
@@ -50,6 +52,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "serde")]
+pub(crate) use self::copy::{Copied, CopyPass};
 pub use self::entry::{Cause, Event};
 use self::{
     asked::Asked,

@@ -20,6 +20,11 @@ mod logging;
 mod many;
 mod model;
 mod runtimes;
+#[cfg(feature = "serde")]
+mod serialized;
+mod set_sweep;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod streams;
 mod streams_model;
 mod stress;
