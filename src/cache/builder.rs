@@ -131,7 +131,8 @@ impl<K, V, S> Builder<K, V, S> {
     /// How long a value may still be returned after its death by the verbs that load, which then load anew in the
     /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails is
     /// logged and counted in [`Stats`](super::Stats), and tried again by a call a second later at the soonest, then
-    /// two, up to a minute. No other verb returns what is dead. Defaults to zero.
+    /// two, up to a minute. No other verb returns what is dead. A refresh whose loader never ends keeps its key for ever,
+    /// and who asks after the window waits with it: let loaders have a timeout. Defaults to zero.
     ///
     /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`], and
     /// [`Event::deadline`](crate::Event::deadline) is when it died. What is written to the key, or removes it, ends
@@ -326,7 +327,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The name that tracing shows. Defaults to `cache`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show; with the latter, caches of one name are one.
+    /// Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -368,7 +370,10 @@ where
             Failures::new(failures.start(&mut random), settings.negative_ttl)
         });
         let lives = Arc::new(Lives::new(settings, random.random(), failures));
-        Cache { lives, shared: self.start(&mut random) }
+        let shared = self.start(&mut random);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&shared, &lives.loads);
+        Cache { lives, shared }
     }
 
     fn start(self, random: &mut SmallRng) -> Arc<SharedState<K, V, S>> {

@@ -314,7 +314,7 @@ impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use std::{hint, sync::atomic::AtomicU32, thread};
 

@@ -10,6 +10,8 @@ mod commands;
 mod consumer_group;
 mod event_record;
 mod events;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod scan;
 mod state;
 mod stats;

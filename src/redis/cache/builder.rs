@@ -147,6 +147,9 @@ impl<K, V> CacheBuilder<K, V> {
     /// [`Error::Name`] for a name that can't be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
         let commands = Arc::new(Commands::new(&self.client, &self.name, self.retention)?);
+        let counters = Arc::default();
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&self.name, &counters);
         let state = CacheState {
             name: self.name,
             commands,
@@ -155,7 +158,7 @@ impl<K, V> CacheBuilder<K, V> {
             event_capacity: self.event_capacity,
             lease: self.lease,
             poll_every: self.poll_every,
-            counters: Arc::default(),
+            counters,
             ring: Arc::new(Mutex::new(None)),
             stop: watch::Sender::new(false),
         };
