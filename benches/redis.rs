@@ -314,7 +314,7 @@ fn key(n: usize) -> String {
 
 /// As long as those of a `Cache`.
 fn record(n: usize) -> String {
-    format!("fleeting:{{bench:{}}}:user {n}", n % 16)
+    format!("fleeting:cache1:{{bench:{}}}:user {n}", n % 16)
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

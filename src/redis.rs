@@ -8,6 +8,25 @@
 //! - **One hash tag** for all keys of a subject, so a cluster's slot holds them together.
 //! - **Nothing ambiguous is repeated.** Where a change may or may not have happened, since the answer was
 //!   lost, the error is [`Error::Unanswered`]. Reads are repeated once.
+//!
+//! # Rights
+//!
+//! What a user of the server (`ACL SETUSER`) needs, on the keys `prefix:*` (`~fleeting:*`), or for `compat` on those of the
+//! other programs. Nothing else is sent but what makes a connection; to a cluster, `CLUSTER SLOTS`.
+//!
+//! | for | commands |
+//! | --- | --- |
+//! | all | `EVAL EVALSHA TIME TYPE` |
+//! | [`Cache`] | `GET GETDEL GETEX PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL SCAN SET UNLINK` |
+//! | its events | `DEL EXISTS MGET SADD SMEMBERS XACK XADD XAUTOCLAIM XCLAIM XGROUP XINFO XPENDING XRANGE XREADGROUP XTRIM ZADD ZRANGE ZRANGEBYSCORE ZREM ZSCORE` |
+//! | [`RateLimiter`] | `APPEND DEL GET GETRANGE INFO PEXPIREAT SET SETRANGE` |
+//! | [`ExpiringSet`] | `PERSIST PEXPIREAT UNLINK ZADD ZCOUNT ZPOPMIN ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYSCORE ZSCORE` |
+//! | [`TimeoutDict`] | `EXISTS GET HDEL HINCRBY HMGET SET STRLEN UNLINK ZADD ZCARD ZCOUNT ZRANGE ZRANGEBYSCORE ZREM ZREMRANGEBYRANK ZSCORE` |
+//! | its `compat` | `DEL HGETALL HLEN HSET` |
+//!
+//! Scripts declare the keys that they touch, but for those of entries that are found to be due, whose names nobody knows
+//! beforehand: by the events of a `Cache`, and by what takes or clears of a `TimeoutDict`. All of these are in one slot.
+//! A server that refuses such keys (Dragonfly without `allow-undeclared-keys`) has neither.
 
 mod cache;
 mod client;

@@ -30,6 +30,7 @@ use std::{
 
 use equivalent::Equivalent;
 
+pub(crate) use self::retries::Retries;
 use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
 use crate::engine::{

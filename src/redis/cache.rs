@@ -15,6 +15,7 @@ mod metrics;
 mod scan;
 mod state;
 mod stats;
+mod watch;
 
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 
@@ -41,7 +42,9 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// Keys are written as they are where they are strings, and else as JSON; values in a
 /// [`Format`](super::Format), JSON by default. So other programs can read and write them: the value of `ada`
-/// in the cache `sessions` is the string `fleeting:{sessions:7}:ada`, where 7 is the CRC16 of `ada` modulo 16.
+/// in the cache `sessions` is the string `fleeting:cache1:{sessions:2}:ada`, where 2 is the CRC16 of `ada` modulo 16.
+/// So that no two keys are one, a string that reads as JSON is written as JSON, too: `"12"` in quotes, `"null"`. What is
+/// written with the same name, prefix and type by another release is the same, as long as the digit in `cache1` is.
 /// A borrowed form of the key (`&str` for `String`) must be written as the key itself.
 ///
 /// # Time
@@ -53,9 +56,9 @@ use crate::engine::ttl::{Ttl, When};
 /// # Cost
 ///
 /// Each verb is one round trip and atomic, where nothing else is said. Without
-/// [events](CacheBuilder::events) most are the plain command that is named with them, and expired values leave
-/// as the server lets them. With events each verb is one script, which takes the server about four times as
-/// long, and what has a TTL takes memory for an entry of a sorted set.
+/// [events](CacheBuilder::events) most are the plain command that is named with them. With events so are those that only
+/// read; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
+/// an entry of a sorted set and for its value once more. Expired values leave as the server lets them.
 ///
 /// # Errors
 ///

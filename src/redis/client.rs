@@ -28,7 +28,10 @@ pub use self::{builder::ClientBuilder, urls::Urls};
 use self::{
     connection::Connection, counters::ClientCounters, dial::Dial, link::Request, node::Lane,
 };
-use super::{Error, keyspace::Keyspace};
+use super::{
+    Error,
+    keyspace::{Keyspace, Kind},
+};
 
 /// Between attempts to reach a server: the first, which is doubled from one to the next, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -95,8 +98,8 @@ impl Client {
     }
 
     /// The keys of `name`.
-    pub(super) fn keyspace(&self, name: &str) -> Result<Keyspace, Error> {
-        Keyspace::new(&self.inner.prefix, name)
+    pub(super) fn keyspace(&self, kind: Kind, name: &str) -> Result<Keyspace, Error> {
+        Keyspace::new(&self.inner.prefix, kind, name)
     }
 
     /// The same on the connection of what has to be answered within milliseconds.
@@ -107,6 +110,11 @@ impl Client {
     /// The same on the connection of answers that may be large.
     pub(super) fn for_batches(&self) -> Self {
         Self { lane: Lane::Batches, ..self.clone() }
+    }
+
+    /// Whether what is in several slots can't be had by one command.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.inner.connection.is_cluster()
     }
 
     /// All servers that hold keys.

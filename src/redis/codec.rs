@@ -4,11 +4,9 @@ mod raw;
 
 use serde::{
     Serialize,
-    de::{
-        DeserializeOwned, IntoDeserializer,
-        value::{Error as ValueError, StrDeserializer},
-    },
+    de::{DeserializeOwned, IgnoredAny},
 };
+use serde_json::Value as Json;
 
 use super::Error;
 
@@ -52,11 +50,11 @@ impl Format {
     }
 }
 
-/// A key as bytes: a string as it is, anything else as JSON. So a key is readable in `redis-cli`, and the
-/// same in every process.
+/// A key as bytes, the same in every process: a string as it is, anything else as JSON. So that no two keys are one, a
+/// string that reads as JSON is JSON too: the name `null` in quotes, no name without.
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
-    match serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))? {
-        serde_json::Value::String(text) => Ok(text.into_bytes()),
+    match to_json(key)? {
+        Json::String(text) if !reads_as_json(&text) => Ok(text.into_bytes()),
         other => Ok(other.to_string().into_bytes()),
     }
 }
@@ -64,14 +62,148 @@ pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Erro
 /// What `encode_key` wrote.
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
-    // As a string first, as most keys are one: `12` is the key of a `String` too, which as JSON is a number.
-    let string: StrDeserializer<'_, ValueError> = text.into_deserializer();
-    match K::deserialize(string) {
-        Ok(key) => Ok(key),
-        Err(_) => serde_json::from_str(text).map_err(|error| decode_error(bytes, error.into())),
+    let key = match reads_as_json(text) {
+        true => serde_json::from_str(text),
+        false => serde_json::from_value(Json::String(text.to_owned())),
+    };
+    key.map_err(|error| decode_error(bytes, error.into()))
+}
+
+/// A key as programs write it that know nothing of this crate: any string as it is, also one that reads as JSON.
+pub(super) fn encode_bare_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
+    match to_json(key)? {
+        Json::String(text) => Ok(text.into_bytes()),
+        other => Ok(other.to_string().into_bytes()),
     }
+}
+
+/// What `encode_bare_key` wrote.
+pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
+    let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
+    // As a string first, as most keys are one: `12` is the key of a `String` too, which as JSON is a number.
+    serde_json::from_value(Json::String(text.to_owned()))
+        .or_else(|_| serde_json::from_str(text))
+        .map_err(|error| decode_error(bytes, error.into()))
+}
+
+fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
+    serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
+}
+
+/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
+fn reads_as_json(text: &str) -> bool {
+    // Most keys are none by their first letter.
+    let may_be = text.trim_ascii_start().starts_with(|first: char| {
+        matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
+    });
+    may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 fn decode_error(key: &[u8], source: Box<dyn std::error::Error + Send + Sync>) -> Error {
     Error::Decode { key: String::from_utf8_lossy(key).into_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fmt::Debug};
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+    struct UserId(String);
+
+    #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+    #[serde(untagged)]
+    enum Either {
+        Number(i64),
+        Name(UserId),
+        Both(i64, String),
+    }
+
+    #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+    enum Tagged {
+        Nobody,
+        User(UserId),
+    }
+
+    /// Each comes back, and no two are one.
+    fn are_keys<K: Serialize + DeserializeOwned + PartialEq + Debug>(
+        keys: impl IntoIterator<Item = K>,
+    ) {
+        let mut written = BTreeMap::new();
+        for key in keys {
+            let bytes = encode_key(&key).expect("it is a key");
+            assert_eq!(decode_key::<K>(&bytes).expect("it comes back"), key);
+            if let Some(other) = written.insert(bytes, key) {
+                panic!("{other:?} is another key, too: {written:?}");
+            }
+        }
+    }
+
+    const TEXTS: [&str; 16] = [
+        "",
+        "ada",
+        "null",
+        "\"null\"",
+        "12",
+        " 12",
+        "12 ",
+        "-1e9",
+        "true",
+        "[1,\"a\"]",
+        "{}",
+        "nobody",
+        "\n",
+        "\"",
+        "10.0.0.1",
+        "Nobody",
+    ];
+
+    #[test]
+    fn each_key_comes_back_and_no_two_are_one() {
+        let texts = || TEXTS.map(str::to_owned);
+        are_keys(texts());
+        are_keys(texts().map(UserId));
+        are_keys(texts().map(Some).into_iter().chain([None]));
+        are_keys(texts().map(|text| Some(UserId(text))).into_iter().chain([None]));
+        are_keys(
+            texts().map(|text| Tagged::User(UserId(text))).into_iter().chain([Tagged::Nobody]),
+        );
+        let numbers = [0, 12, -1_000_000_000, i64::MAX].map(Either::Number);
+        let both = texts().map(|text| Either::Both(1, text));
+        let names = texts().map(|text| Either::Name(UserId(text)));
+        are_keys(numbers.into_iter().chain(both).chain(names));
+        are_keys(texts().map(Json::String).into_iter().chain([
+            Json::Null,
+            Json::Bool(true),
+            Json::from(12),
+            Json::from(vec!["a"]),
+        ]));
+        are_keys([u64::MAX, 0, 7]);
+        are_keys(['a', '7', '"', '[']);
+    }
+
+    #[test]
+    fn a_plain_string_is_written_as_it_is() {
+        for text in ["", "ada", "user 7", "10.0.0.1", "1f3c-22", "nobody", "{braces", "a\"b", "é"]
+        {
+            assert_eq!(encode_key(text).expect("it is a key"), text.as_bytes());
+            assert_eq!(encode_key(&UserId(text.into())).expect("it is a key"), text.as_bytes());
+        }
+        assert_eq!(encode_key("12").expect("it is a key"), b"\"12\"");
+        assert_eq!(encode_key(&12).expect("it is a key"), b"12");
+    }
+
+    #[test]
+    fn other_programs_write_any_string_as_it_is() {
+        for text in TEXTS {
+            assert_eq!(encode_bare_key(text).expect("it is a key"), text.as_bytes());
+            assert_eq!(decode_bare_key::<String>(text.as_bytes()).expect("it is one"), text);
+            let user: UserId = decode_bare_key(text.as_bytes()).expect("it is one");
+            assert_eq!(user.0, text);
+        }
+        assert_eq!(decode_bare_key::<(u8, String)>(b"[1,\"a\"]").expect("it is one").0, 1);
+    }
 }

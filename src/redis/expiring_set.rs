@@ -1,5 +1,5 @@
 //! A sorted set on the server whose members die by their scores: each call is one script, which begins by
-//! removing the dead. `millis.lua` and `seconds.lua` tell how the two layouts differ.
+//! removing dead ones. `millis.lua` and `seconds.lua` tell how the two layouts differ.
 
 mod builder;
 mod scores;
@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use self::builder::ExpiringSetBuilder;
 use self::{
     scores::ScoreUnit,
-    scripts::{Scripts, scripts},
+    scripts::{ROUND, Scripts, scripts},
 };
 use super::{
     Client, Error, Format,
@@ -59,13 +59,15 @@ use super::{
 ///
 /// # On the server
 ///
-/// One sorted set, `prefix:{name:set}`, whose members are the values and whose scores are milliseconds since
+/// One sorted set, `prefix:set1:{name}`, whose members are the values and whose scores are milliseconds since
 /// the Unix epoch. The fraction tells the members of a millisecond apart.
 ///
 /// # Cost
 ///
-/// One script and one round trip a verb; O(log n), and O(m) where m members die, come or are returned. All are
-/// atomic. One set is one key, so a cluster keeps it on one node.
+/// One script and one round trip a verb; O(log n), and O(m) where m members die, come or are returned. All but
+/// [`remove_range`](Self::remove_range) are atomic. Each takes out up to a thousand of the dead, so that many that die at
+/// once stop nobody for long. One set is one key, so a cluster keeps it on one node. What is returned is one answer: of a
+/// set with hundreds of megabytes, ask for ranges.
 ///
 /// # Errors
 ///
@@ -116,11 +118,25 @@ struct SetState {
 
 impl<T> ExpiringSet<T> {
     /// Takes the members with these scores out; tells how many there were.
+    ///
+    /// A thousand a script and a round trip, so that nobody waits long behind it: others may see a part of them out, and
+    /// what they push meanwhile may stay.
+    ///
+    /// # Errors
+    ///
+    /// After any error, a part may be out.
     #[doc(alias = "ZREMRANGEBYSCORE")]
     pub async fn remove_range(&self, scores: impl RangeBounds<SystemTime>) -> Result<usize, Error> {
         let range = self.state.unit.range(&scores);
-        let call = self.call(|scripts| &scripts.remove_range).arg(&range);
-        call.send_once(&self.state.client).await
+        let mut removed = 0;
+        loop {
+            let call = self.call(|scripts| &scripts.remove_range).arg(&range);
+            let some: usize = call.send_once(&self.state.client).await?;
+            removed += some;
+            if some < ROUND {
+                return Ok(removed);
+            }
+        }
     }
 
     /// How many members live.
@@ -134,11 +150,10 @@ impl<T> ExpiringSet<T> {
         Ok(self.len().await? == 0)
     }
 
-    /// Takes all members out.
+    /// Takes all members out, at once however many they are.
     #[doc(alias = "DEL")]
     pub async fn clear(&self) -> Result<(), Error> {
-        self.remove_range(..).await?;
-        Ok(())
+        self.call(|scripts| &scripts.clear).send_once(&self.state.client).await
     }
 
     fn call(&self, script: impl FnOnce(&'static Scripts) -> &'static Script) -> Call<'static> {

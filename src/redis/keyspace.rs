@@ -1,8 +1,12 @@
 //! How keys are named on the server, and by which hash tag a cluster keeps them together.
 //!
-//! A record of shard `i` is `prefix:{name:i}:key`, and the shard's index `prefix:{name:i}`: one hash tag, so
-//! that a cluster keeps them in one slot. A shard is the CRC16 of the key (as clusters count slots), modulo
-//! the number of shards.
+//! 1. What a key begins with says of which type and layout it is, and up to the first brace it is ours to choose:
+//!    neither a prefix nor a name has one. So no two keys of different names are one, whatever the user's keys are.
+//! 2. A record of shard `i` is `prefix:cache1:{name:i}:key`, and the shard's index `prefix:cache1:{name:i}`: one hash
+//!    tag, so that a cluster keeps them in one slot. A shard is the CRC16 of the key (as clusters count slots), modulo
+//!    the number of shards. What has no shards is one key.
+
+use futures_util::{StreamExt, stream::iter};
 
 use super::Error;
 
@@ -10,21 +14,38 @@ use super::Error;
 /// servers already would not be found.
 pub(super) const SHARDS: u16 = 16;
 
-/// The keys of one name. It is written into the data of every user: nothing here may ever change.
+/// Whose keys they are. It is a part of them, with the version of their layout.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Cache,
+    TimeoutDict,
+    ExpiringSet,
+    RateLimiter,
+}
+
+/// The keys of one name of one type. It is written into the data of every user: a layout that changes gets another
+/// number, and a way for what is there.
 #[derive(Clone, Debug)]
 pub(super) struct Keyspace {
     /// For each shard.
     indexes: Vec<Vec<u8>>,
-    /// Up to the shard's number.
-    stem: String,
+    /// Before the hash tag.
+    head: String,
+    name: String,
 }
 
 impl Keyspace {
-    pub(super) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
+    pub(super) fn new(prefix: &str, kind: Kind, name: &str) -> Result<Self, Error> {
         check_name(name)?;
-        let stem = format!("{prefix}:{{{name}");
-        let indexes = (0..SHARDS).map(|shard| format!("{stem}:{shard}}}").into_bytes());
-        Ok(Self { indexes: indexes.collect(), stem })
+        let tag = match kind {
+            Kind::Cache => "cache1",
+            Kind::TimeoutDict => "dict1",
+            Kind::ExpiringSet => "set1",
+            Kind::RateLimiter => "limit1",
+        };
+        let head = format!("{prefix}:{tag}:");
+        let indexes = (0..SHARDS).map(|shard| format!("{head}{{{name}:{shard}}}").into_bytes());
+        Ok(Self { indexes: indexes.collect(), head, name: name.to_owned() })
     }
 
     /// The index of a shard, which is also what all names of its records begin with.
@@ -43,15 +64,17 @@ impl Keyspace {
 
     /// The key that [`record`](Keyspace::record) was given.
     pub(super) fn key_of<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
-        let after = record.strip_prefix(self.stem.as_bytes())?;
+        let after = record.strip_prefix(self.head.as_bytes())?.strip_prefix(b"{")?;
+        let after = after.strip_prefix(self.name.as_bytes())?;
         let end = after.iter().position(|byte| *byte == b'}')?;
         after[end + 1..].strip_prefix(b":")
     }
 
     /// What `SCAN` may look for to find all records; not all that it finds are.
     pub(super) fn scan_pattern(&self) -> Vec<u8> {
-        let mut pattern = Vec::with_capacity(self.stem.len() + 6);
-        for byte in self.stem.bytes() {
+        let stem = format!("{}{{{}", self.head, self.name);
+        let mut pattern = Vec::with_capacity(stem.len() + 6);
+        for byte in stem.bytes() {
             // A name may have what means something in a pattern.
             if b"*?[]\\".contains(&byte) {
                 pattern.push(b'\\');
@@ -62,15 +85,22 @@ impl Keyspace {
         pattern
     }
 
-    /// A key of the name that has a hash tag of its own: `prefix:{name:key}`.
-    pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
-        let mut tagged = Vec::with_capacity(self.stem.len() + key.len() + 2);
-        tagged.extend_from_slice(self.stem.as_bytes());
-        tagged.push(b':');
-        tagged.extend_from_slice(key);
-        tagged.push(b'}');
-        tagged
+    /// The one key of a name without shards, `prefix:set1:{name}`.
+    pub(super) fn single(&self) -> Vec<u8> {
+        format!("{}{{{}}}", self.head, self.name).into_bytes()
     }
+
+    /// A key that has a hash tag of its own, `prefix:limit1:name:{key}`.
+    pub(super) fn tagged(&self, key: &[u8]) -> Vec<u8> {
+        [self.head.as_bytes(), self.name.as_bytes(), b":{", key, b"}"].concat()
+    }
+}
+
+/// Asks shards for what may be large, four at once: all answers come by one connection, each in the time that a client
+/// gives it. In their order.
+pub(super) async fn few_at_once<F: Future>(asks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let asks: Vec<_> = asks.into_iter().collect();
+    iter(asks).buffered(4).collect().await
 }
 
 /// Whether it may stand in a key.
@@ -116,6 +146,8 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -133,21 +165,54 @@ mod tests {
         }
     }
 
+    fn keyspace(kind: Kind, name: &str) -> Keyspace {
+        Keyspace::new("shop", kind, name).expect("it is a name")
+    }
+
     #[test]
     fn a_record_gives_its_key_back() {
-        let keyspace = Keyspace::new("shop", "sessions").expect("it is a name");
+        let keyspace = keyspace(Kind::Cache, "sessions");
         for key in ["", "ada", "}:{", "a:b"] {
             let record = keyspace.record(key.as_bytes());
-            assert!(record.starts_with(b"shop:{sessions:"));
+            assert!(record.starts_with(b"shop:cache1:{sessions:"));
             assert_eq!(keyspace.key_of(&record), Some(key.as_bytes()));
         }
-        assert_eq!(keyspace.key_of(b"shop:{others:0}:ada"), None);
+        assert_eq!(keyspace.key_of(b"shop:cache1:{others:0}:ada"), None);
+        assert_eq!(keyspace.key_of(b"shop:dict1:{sessions:0}:ada"), None);
+    }
+
+    #[test]
+    fn no_two_keys_of_different_names_or_types_are_one() {
+        let parts = ["a", "b", "7", "a:b", "b:7", "a:b:7", ":", "a:7"];
+        let mut all = BTreeMap::new();
+        let mut add = |key: Vec<u8>, whose: String| {
+            let other = all.insert(key, whose.clone());
+            assert!(other.as_ref().is_none_or(|other| *other == whose), "{whose} and {other:?}");
+        };
+        for name in parts {
+            for kind in [Kind::Cache, Kind::TimeoutDict] {
+                let keyspace = keyspace(kind, name);
+                (0..SHARDS).for_each(|shard| {
+                    add(keyspace.index(shard).to_vec(), format!("{kind:?} {name}, {shard}"));
+                });
+                for key in parts.into_iter().chain(["}", "{", "}:a", "}}", ""]) {
+                    add(keyspace.record(key.as_bytes()), format!("{kind:?} {name}, key {key}"));
+                }
+            }
+            add(keyspace(Kind::ExpiringSet, name).single(), format!("set {name}"));
+            for key in parts.into_iter().chain(["}", "{", "}:a", "}}", ""]) {
+                let subject = keyspace(Kind::RateLimiter, name).tagged(key.as_bytes());
+                add(subject, format!("limit {name}, key {key}"));
+            }
+        }
     }
 
     #[test]
     fn braces_are_no_part_of_a_name() {
         for name in ["", "a{b", "a}b"] {
-            assert!(matches!(Keyspace::new("p", name), Err(Error::Name(bad)) if bad == name));
+            assert!(
+                matches!(Keyspace::new("p", Kind::Cache, name), Err(Error::Name(bad)) if bad == name)
+            );
         }
     }
 }

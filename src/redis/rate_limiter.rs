@@ -55,7 +55,7 @@ use crate::rate_limit::{Limit, State, with_denials};
 ///
 /// One round trip a verb; none for what was denied and is asked again at once
 /// ([`deny_cache`](RateLimiterBuilder::deny_cache)), for a cost of 0, and for one above a quota. The server
-/// keeps one key for each subject (`prefix:{name:key}`), which leaves by itself once nothing of it is in use any
+/// keeps one key for each subject (`prefix:limit1:name:{key}`), which leaves by itself once nothing of it is in use any
 /// more, or an eighth of that time later:
 ///
 /// | | bytes in the key | work for a check |

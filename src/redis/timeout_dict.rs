@@ -2,8 +2,8 @@
 //!
 //! 1. The entries are in sixteen shards. A record is in its shard's slot, and what is done with one entry is
 //!    one script. What is due is asked of all shards at once: see `collect`.
-//! 2. What was taken or claimed is a `Delivery` until the caller has it: whoever gives up, or can't read a value,
-//!    gives the others back.
+//! 2. What was taken or claimed is a `Delivery` until the caller has it: of whoever gives up it goes back. A take is
+//!    lent what it takes, until it has said that it has it: see `confirm`.
 //! 3. What the scripts may count on is in `timeout_dict/prelude.lua`; the two layouts differ in the few
 //!    functions of `sharded.lua` and `compat.lua`.
 
@@ -11,6 +11,8 @@ mod batch_reply;
 mod builder;
 mod claim;
 mod collect;
+mod confirm;
+mod dead;
 mod delivery;
 mod expired;
 mod layout;
@@ -29,7 +31,7 @@ use self::{
     delivery::{Delivery, OnDrop},
     state::{DictState, micros},
 };
-use super::{Error, codec::encode_key, script::Call};
+use super::{Error, script::Call};
 use crate::engine::ttl::Ttl;
 
 /// How many entries `clear.lua` takes out at most: all others wait meanwhile.
@@ -44,6 +46,11 @@ const CLEAR_BATCH: usize = 512;
 /// exactly one caller, whatever the number of processes. Where that caller might die with it,
 /// [`claim_expired`](Self::claim_expired) and [`next_claim`](Self::next_claim) lend it until it is done with
 /// ([`Claim::ack`]).
+///
+/// What is lent and fails comes again, each time later, and where
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts) bounds that, not for ever: what failed so often is *dead*. It stays
+/// readable, but no claim and no take returns it, but [`take_dead`](Self::take_dead), unless it is
+/// [revived](Self::revive) or set.
 ///
 /// A TTL of zero is due at once. One that ends after the year 2255 makes an entry without deadline.
 ///
@@ -68,17 +75,19 @@ const CLEAR_BATCH: usize = 512;
 ///
 /// # On the server
 ///
-/// An entry is a string, `prefix:{name:shard}:key`, that holds nothing but the value. The shard's index is a
-/// sorted set, `prefix:{name:shard}`: its members are the keys, their scores the deadlines in microseconds
-/// since the Unix epoch. They are even; an odd one is the end of a lease, of an entry that is lent. No key has
-/// an expiry of Redis' own, so the server must not evict: `maxmemory-policy noeviction`, or one of the
-/// `volatile` ones.
+/// An entry is a string, `prefix:dict1:{name:shard}:key`, that holds nothing but the value; keys are written as those of
+/// a [`Cache`](super::Cache). The shard's index is a sorted set, `prefix:dict1:{name:shard}`: its members are the keys,
+/// their scores the deadlines in microseconds since the Unix epoch. They are even; an odd one is the end of a lease, of
+/// an entry that is lent. Beside it `.dead` is a sorted set of what is dead, by the time of its death, and `.failed` a
+/// hash: how often claims on an entry have failed. No key has an expiry of Redis' own, so the server must not evict:
+/// `maxmemory-policy noeviction`, or one of the `volatile` ones.
 ///
 /// # Cost
 ///
-/// What is done with one key is one script and one round trip, O(log n). To take or claim asks the shards first
+/// What is done with one key is one script and one round trip, O(log n). To claim asks the shards first
 /// and then those that have something, all at once: two round trips; three where more is due than asked for,
-/// and as many again for each further few thousand entries. A script touches at most 512 entries, so that
+/// and as many again for each further few thousand entries, or mebibytes. To take is one round trip more, which says that
+/// what was taken is here. A script touches at most 512 entries, and stops at about a mebibyte of values, so that
 /// nobody waits long behind one. [`len`](Self::len) is sixteen commands in one round trip.
 ///
 /// # Errors
@@ -89,13 +98,14 @@ const CLEAR_BATCH: usize = 512;
 /// none gave anything.
 ///
 /// **After [`Error::Unanswered`] nobody knows.** An entry may be set or not, removed or not. What was to be
-/// taken may be lost: at most once means just that. What was to be claimed comes again when the lease is over,
-/// so claims are for what must not be lost.
+/// taken or claimed comes again, when the lease is over: that of a take is short. What is lost with a process that dies
+/// is what a take had just returned to it, so claims are for what must not be lost.
 ///
-/// **What does not decode is never lost.** A call that meets a key or a value of another type of yours gives
-/// everything back that it had, and its error names the culprit. That one stays, and is hidden for a while, so
-/// that it does not stand in the way of all others: by a claim until the lease is over, by a take for a
-/// minute. Programs that know the type can take it then.
+/// **What does not decode is never lost.** What a call can't read, as its key or value is of another type of yours, it
+/// leaves where it is, and returns the others. Where there are none, it is an error, which names the first of them; else
+/// it is logged. They are hidden for a while, so that they do not stand in the way of all others: by a claim until the
+/// lease is over, which counts as a failure of theirs, by a take for a minute. Programs that know the type can take them
+/// then.
 ///
 /// # Examples
 ///
@@ -181,8 +191,8 @@ where
     /// As all verbs of one key: a call that is dropped may still be carried out.
     #[doc(alias = "HMSET")]
     pub async fn set(&self, key: K, value: V, ttl: Duration) -> Result<Option<V>, Error> {
-        let key = encode_key(&key)?;
-        let value = self.state.layout.encode(&value)?;
+        let key = self.state.layout.encode_key(&key)?;
+        let value = self.state.layout.encode(&key, &value)?;
         let call = self.state.key_call(&key, |scripts| &scripts.set);
         let old: Reply = self.send_once(&key, call.arg(micros(ttl)).arg(value)).await?;
         match old {
@@ -200,7 +210,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Ok(self.set_deadline(&encode_key(key)?, ttl).await? > 0)
+        Ok(self.set_deadline(&self.state.layout.encode_key(key)?, ttl).await? > 0)
     }
 
     /// Takes the deadline of the entry of `key` away; true where it had one. The entry stays, and a claim
@@ -210,7 +220,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Ok(self.set_deadline(&encode_key(key)?, Duration::MAX).await? > 1)
+        Ok(self.set_deadline(&self.state.layout.encode_key(key)?, Duration::MAX).await? > 1)
     }
 
     /// The value of `key`, due or not, claimed or not.
@@ -220,7 +230,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let key = encode_key(key)?;
+        let key = self.state.layout.encode_key(key)?;
         let DictState { client, layout, .. } = &*self.state;
         let value = Call::command(layout.read_command(), &layout.record(&key))
             .send_idempotent(client)
@@ -251,7 +261,7 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let key = encode_key(key)?;
+        let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.ttl);
         let shard = self.state.layout.shard_of(&key);
         let remaining: Result<i64, _> = call.send_idempotent(&self.state.client).await;
@@ -274,14 +284,14 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        let key = encode_key(key)?;
+        let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.remove);
         let removed: Option<(Vec<u8>, Reply)> = self.send_once(&key, call).await?;
-        let Some((score, value)) = removed else { return Ok(None) };
+        let Some((was, value)) = removed else { return Ok(None) };
         match self.decode(&key, &value) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                let on_drop = OnDrop::PutBack { score };
+                let on_drop = OnDrop::PutBack { was };
                 Delivery::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }

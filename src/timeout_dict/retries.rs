@@ -6,15 +6,15 @@ use rand::{RngExt, rngs::SmallRng};
 
 /// When what failed comes again, and how often.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retries {
+pub(crate) struct Retries {
     /// After the first failure. It doubles with each.
-    pub(super) first: Duration,
-    pub(super) max: Duration,
-    pub(super) max_attempts: u32,
+    pub(crate) first: Duration,
+    pub(crate) max: Duration,
+    pub(crate) max_attempts: u32,
 }
 
 impl Retries {
-    pub(super) const DEFAULT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         first: Duration::from_secs(1),
         max: Duration::from_secs(60),
         max_attempts: u32::MAX,
@@ -27,7 +27,7 @@ impl Retries {
 
     /// How long to wait after so many failures: half to three halves of the backoff, so that what failed together does
     /// not come again together.
-    pub(super) fn backoff(&self, attempts: u32, random: &mut SmallRng) -> Duration {
+    pub(crate) fn backoff(&self, attempts: u32, random: &mut SmallRng) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
         let jitter = random.random_range(0.5..1.5);

@@ -27,6 +27,10 @@ pub(crate) use self::{proxy::Proxy, sentinel::Sentinel};
 /// How long a server may take to answer, on a machine that does much else.
 const START: Duration = Duration::from_secs(120);
 
+/// For a server that cuts off whoever is sent more at once than sixteen shards may answer.
+pub(crate) const SMALL_ANSWERS: [&str; 5] =
+    ["--client-output-buffer-limit", "normal", "64mb", "0", "0"];
+
 /// A server of its own. It is killed when this is dropped, and when this process ends in whatever way.
 pub(crate) struct Server {
     /// The shell that watches the server.

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Server, connect},
+    servers::{Cluster, SMALL_ANSWERS, Server, connect},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -51,7 +51,7 @@ async fn is_quiet(events: &mut LosslessEvents<String, u64>, time: Duration) -> b
 /// The keys of one name on the server.
 async fn keys(server: &Server) -> BTreeSet<String> {
     let mut plain = server.plain().await;
-    redis::cmd("KEYS").arg("fleeting:{c:*").query_async(&mut plain).await.unwrap()
+    redis::cmd("KEYS").arg("fleeting:cache1:{c:*").query_async(&mut plain).await.unwrap()
 }
 
 /// Sets numbers under themselves.
@@ -294,7 +294,7 @@ async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
     texts.expire_now("ada").await.unwrap();
     let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     let Err(Error::Decode { key, .. }) = event else { panic!("{event:?}") };
-    assert!(key.starts_with("fleeting:{c:") && key.ends_with("}:ada"), "{key}");
+    assert!(key.starts_with("fleeting:cache1:{c:") && key.ends_with("}:ada"), "{key}");
     let event = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
     assert_eq!(event.unwrap_err(), fleeting::Lagged(1));
     assert!(is_quiet(&mut events, LEASE + ms(200)).await, "it does not come again");
@@ -377,7 +377,9 @@ async fn nothing_stays_of_what_was_told_but_the_ends_of_streams() {
     for _ in 0..1_000 {
         next(&mut events).await;
     }
-    assert!(keys(&server).await.iter().all(|key| key.ends_with(".expired")));
+    let beside = [".expired", ".groups", ".told"];
+    let left = keys(&server).await;
+    assert!(left.iter().all(|key| beside.iter().any(|end| key.ends_with(end))), "{left:?}");
     assert_eq!(cache.len().await.unwrap(), 0);
 }
 
@@ -389,16 +391,21 @@ async fn a_value_of_a_dead_key_is_never_read_though_it_waits() {
         cache.set_ex("ada".into(), 1, ms(30)).await.unwrap();
         cache.set_ex("bob".into(), 1, HOUR).await.unwrap();
         sleep(ms(40)).await;
-        assert_eq!(keys(&server).await.iter().filter(|key| key.ends_with("}:ada")).count(), 1);
+        assert_eq!(keys(&server).await.iter().filter(|key| key.ends_with("}:ada")).count(), 0);
+        let shadows = keys(&server).await;
+        assert_eq!(shadows.iter().filter(|key| key.ends_with("}.value:ada")).count(), 1);
         assert_eq!(cache.get("ada").await.unwrap(), None);
         assert_eq!(cache.get_ex("ada", HOUR).await.unwrap(), None);
         assert!(!cache.contains_key("ada").await.unwrap());
         assert_eq!(cache.keys().map(Result::unwrap).collect::<Vec<_>>().await, ["bob"]);
-        assert_eq!(cache.len().await.unwrap(), 2, "both are on the server");
-        // What a clear finds dead is told of.
-        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(cache.len().await.unwrap(), 1);
+        // What is dead when all is cleared is told of.
+        drop(cache.events_lossless("g").await.unwrap());
+        cache.set_ex("eve".into(), 1, ms(30)).await.unwrap();
+        sleep(ms(40)).await;
         cache.clear().await.unwrap();
-        assert_eq!(next(&mut events).await, ("ada".into(), 1));
+        let mut events = cache.events_lossless("g").await.unwrap();
+        assert_eq!(next(&mut events).await, ("eve".into(), 1));
         assert!(is_quiet(&mut events, ms(200)).await);
     })
     .await;
@@ -435,4 +442,156 @@ async fn bytes_come_as_they_are() {
     cache.expire_now(&7).await.unwrap();
     let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap().unwrap();
     assert_eq!((event.key, event.value), (7, bytes));
+}
+
+/// How many scripts the server has run.
+async fn scripts(server: &Server) -> u64 {
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(&mut server.plain().await)
+        .await
+        .unwrap();
+    let calls = info.lines().filter_map(|line| {
+        let (name, stats) = line.split_once(":calls=")?;
+        let is_script = ["cmdstat_evalsha", "cmdstat_eval"].contains(&name);
+        is_script.then(|| stats.split(',').next().unwrap().parse::<u64>().unwrap())
+    });
+    calls.sum()
+}
+
+#[tokio::test]
+async fn an_idle_subscriber_sends_two_scripts_a_second_at_most() {
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        // As built by default.
+        let cache: Cache<String, u64> = Cache::builder(&client, "c").events(HOUR).build().unwrap();
+        fill(&cache, 0..100, HOUR).await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        let mut all = cache.events().await.unwrap();
+        sleep(ms(500)).await;
+        let before = scripts(&server).await;
+        sleep(ms(2_500)).await;
+        let sent = scripts(&server).await - before;
+        println!("{sent} scripts of two subscribers in two and a half seconds");
+        assert!(sent <= 10, "{sent}");
+        // Whatever comes is told as soon as ever: by a writer, by a deadline, and of another client.
+        let other = self::cache(server.url()).await;
+        let begin = Instant::now();
+        other.set_ex("1000".into(), 1_000, ms(50)).await.unwrap();
+        assert_eq!(next(&mut events).await.1, 1_000);
+        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 1_000);
+        other.set_ex("1001".into(), 1_001, HOUR).await.unwrap();
+        other.expire_now("1001").await.unwrap();
+        assert_eq!(next(&mut events).await.1, 1_001);
+        assert_eq!(timeout(PATIENCE, all.recv()).await.unwrap().unwrap().unwrap().value, 1_001);
+        // What was to live for long, and is sooner now.
+        other.expire("7", ms(50)).await.unwrap();
+        assert_eq!(next(&mut events).await.1, 7);
+        assert!(begin.elapsed() < ms(1_000), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_of_two_megabytes_come() {
+    let server = Server::start_with(&SMALL_ANSWERS);
+    // As a client is by default.
+    let client = Client::connect(server.url()).await.unwrap();
+    let builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw).events(HOUR);
+    let cache = builder.lease(LEASE).build().unwrap();
+    let mut events = cache.events_lossless("g").await.unwrap();
+    let large = "x".repeat(2 << 20);
+    let ttl = Duration::from_secs(1);
+    for n in 0..48 {
+        cache.set_ex(n, large.clone(), ttl).await.unwrap();
+    }
+    let mut told = BTreeSet::new();
+    while told.len() < 48 {
+        let event = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+        // Of a machine that does much else, an answer may be late.
+        if let Ok(event) = event {
+            assert!(event.value == large && told.insert(event.key), "{} comes twice", event.key);
+        }
+    }
+    // Of those who listen without a group each is told all, or how many it missed; not all of them are kept here.
+    let all = cache.events().await.unwrap();
+    for n in 0..16 {
+        cache.set_ex(n, large.clone(), ms(1)).await.unwrap();
+    }
+    let seen =
+        timeout(PATIENCE, all.take(16).map(|event| event.unwrap().key).collect::<BTreeSet<_>>());
+    assert_eq!(seen.await.unwrap(), (0..16).collect());
+}
+
+#[tokio::test]
+async fn a_group_that_joins_again_after_a_silence_misses_nothing() {
+    in_time(async || {
+        let server = Server::start();
+        let client = connect(server.url()).await;
+        let retention = ms(1_000);
+        let build = |poll_every| {
+            let builder = Cache::<String, u64>::builder(&client, "c").events(retention);
+            builder.lease(LEASE).poll_every(poll_every).build().unwrap()
+        };
+        let cache = build(ms(20));
+        let mut stays = cache.events_lossless("stays").await.unwrap();
+        drop(cache.events_lossless("comes again").await.unwrap());
+        // Longer than the streams are kept, with all groups that are on them.
+        sleep(2 * retention).await;
+        let expire = async |n: u64| {
+            cache.set(n.to_string(), n).await.unwrap();
+            cache.expire_now(&n.to_string()).await.unwrap();
+        };
+        for n in 0..5 {
+            expire(n).await;
+        }
+        for _ in 0..5 {
+            next(&mut stays).await;
+        }
+        let mut again = cache.events_lossless("comes again").await.unwrap();
+        let mut told = BTreeSet::new();
+        for _ in 0..5 {
+            told.insert(next(&mut again).await.1);
+        }
+        assert_eq!(told, (0..5).collect());
+        // One that is new is told what comes from now on, and each is told once.
+        let mut new = cache.events_lossless("new").await.unwrap();
+        expire(9).await;
+        for events in [&mut stays, &mut again, &mut new] {
+            assert_eq!(next(events).await.1, 9);
+            assert!(is_quiet(events, ms(100)).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_a_shutdown_who_reads_fast_has_all_to_itself() {
+    in_time(async || {
+        let server = Server::start();
+        let lease = ms(1_000);
+        let build = async || {
+            let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c");
+            builder.events(HOUR).lease(lease).poll_every(lease / 5).build().unwrap()
+        };
+        let cache = build().await;
+        let mut events = cache.events_lossless("g").await.unwrap();
+        fill(&cache, 0..100, ms(50)).await;
+        while !format!("{events:?}").contains("unread: 100") {
+            sleep(ms(10)).await;
+        }
+        let other = build().await;
+        let mut others = other.events_lossless("g").await.unwrap();
+        cache.shutdown().await;
+        // One each few milliseconds, for longer than a lease.
+        let mut told = BTreeSet::new();
+        while let Some(event) = events.recv().await {
+            assert!(told.insert(event.unwrap().value));
+            sleep(lease * 3 / 2 / 100).await;
+        }
+        assert_eq!(told.len(), 100);
+        assert!(is_quiet(&mut others, lease).await, "they come twice");
+    })
+    .await;
 }

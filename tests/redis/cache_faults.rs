@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     clock::{in_time, ms},
-    servers::{Cluster, Proxy, Server},
+    servers::{Cluster, Proxy, SMALL_ANSWERS, Server},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -392,4 +392,105 @@ async fn one_that_is_always_overtaken_gives_up() {
         assert_eq!(cache.get("n").await.unwrap(), Some(calls));
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_hundred_megabytes_are_walked() {
+    let server = Server::start_with(&SMALL_ANSWERS);
+    // As a client is by default.
+    let client = Client::connect(server.url()).await.unwrap();
+    for events in [false, true] {
+        let mut builder = Cache::<u64, String>::builder(&client, "c").format(Format::Raw);
+        if events {
+            builder = builder.events(HOUR);
+        }
+        let cache = builder.build().unwrap();
+        let large = "x".repeat(1 << 20);
+        let count = if events { 20 } else { 120 };
+        for n in 0..count {
+            cache.set(n, large.clone()).await.unwrap();
+        }
+        let is_whole =
+            cache.values().map(|value| value.unwrap() == large).collect::<Vec<_>>().await;
+        assert_eq!(is_whole, vec![true; count as usize]);
+        let keys: BTreeSet<_> = cache.keys().map(Result::unwrap).collect().await;
+        assert_eq!(keys, (0..count).collect());
+        cache.clear().await.unwrap();
+        assert!(cache.is_empty().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_index_of_another_type_lets_no_verb_change_anything() {
+    let server = Server::start();
+    let cache = with_events(server.url()).await;
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    let mut plain = server.plain().await;
+    let keys = async || {
+        let mut plain = server.plain().await;
+        let keys: BTreeSet<String> =
+            redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+        keys
+    };
+    let index = keys().await.into_iter().find(|key| key.ends_with('}')).unwrap();
+    for is_there in [true, false] {
+        let _: () = redis::cmd("DEL").arg(&index).query_async(&mut plain).await.unwrap();
+        let _: () =
+            redis::cmd("SET").arg(&index).arg("theirs").query_async(&mut plain).await.unwrap();
+        if !is_there {
+            let record = format!("{index}:ada");
+            let _: () = redis::cmd("DEL").arg(record).query_async(&mut plain).await.unwrap();
+        }
+        let before = keys().await;
+        let value = is_there.then_some(1);
+        for outcome in [
+            cache.set_ex("ada".into(), 2, HOUR).await.map(drop),
+            cache.set("ada".into(), 2).await.map(drop),
+            cache.set_nx("ada".into(), 2, Some(HOUR)).await.map(drop),
+            cache.set_keep_ttl("ada".into(), 2).await.map(drop),
+            cache.set_ex("ada".into(), 2, Duration::ZERO).await.map(drop),
+            cache.expire("ada", 2 * HOUR).await.map(drop),
+            cache.persist("ada").await.map(drop),
+            cache.get_ex("ada", HOUR).await.map(drop),
+            cache.remove("ada").await.map(drop),
+            cache.expire_now("ada").await.map(drop),
+        ] {
+            assert!(matches!(&outcome, Err(Error::WrongType { .. })), "{outcome:?}");
+            assert_eq!(cache.get("ada").await.unwrap(), value);
+            assert_eq!(keys().await, before);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_of_another_type_keeps_what_is_to_be_told_of_it() {
+    let server = Server::start();
+    let cache = with_events(server.url()).await;
+    let mut plain = server.plain().await;
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let index = keys.iter().find(|key| key.ends_with('}')).unwrap();
+    let mut zscore = redis::cmd("ZSCORE");
+    zscore.arg(index).arg("ada");
+    let deadline: f64 = zscore.query_async(&mut plain).await.unwrap();
+    let record = format!("{index}:ada");
+    let _: () = redis::cmd("DEL").arg(&record).query_async(&mut plain).await.unwrap();
+    let _: () =
+        redis::cmd("HSET").arg(&record).arg(1).arg(1).query_async(&mut plain).await.unwrap();
+    let error = cache.set_ex("ada".into(), 2, 2 * HOUR).await.unwrap_err();
+    assert!(matches!(&error, Error::WrongType { .. }), "{error:?}");
+    assert_eq!(zscore.query_async::<f64>(&mut plain).await.unwrap(), deadline);
+    // Of one that never had anything to be told.
+    cache.set("eve".into(), 1).await.unwrap();
+    let records: Vec<String> =
+        redis::cmd("KEYS").arg("*:eve").query_async(&mut plain).await.unwrap();
+    let _: () = redis::cmd("DEL").arg(&records).query_async(&mut plain).await.unwrap();
+    let _: () = redis::cmd("LPUSH").arg(&records[0]).arg(1).query_async(&mut plain).await.unwrap();
+    let before: BTreeSet<String> =
+        redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    let error = cache.set_ex("eve".into(), 2, HOUR).await.unwrap_err();
+    assert!(matches!(&error, Error::WrongType { .. }), "{error:?}");
+    let after: BTreeSet<String> =
+        redis::cmd("KEYS").arg("*").query_async(&mut plain).await.unwrap();
+    assert_eq!(before, after);
 }

@@ -17,7 +17,7 @@ use crate::{
 
 const MILLI: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(600);
-const KEY: &str = "fleeting:{here:set}";
+const KEY: &str = "fleeting:set1:{here}";
 
 type Set = ExpiringSet<String>;
 
@@ -57,7 +57,7 @@ async fn a_set_is_one_sorted_set_of_times() {
         Some(UNIX_EPOCH + Duration::from_secs(4_000_000_000))
     );
     assert!(matches!(Set::new(&client(server.url()).await, "a}", LONG), Err(Error::Name(_))));
-    assert_eq!(format!("{set:?}"), "ExpiringSet { key: \"fleeting:{here:set}\", .. }");
+    assert_eq!(format!("{set:?}"), "ExpiringSet { key: \"fleeting:set1:{here}\", .. }");
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn an_idle_set_leaves_with_its_last_member() {
     let short = ExpiringSet::new(&client(server.url()).await, "short", 100 * MILLI).unwrap();
     short.push(1).await.unwrap();
     sleep(100 * MILLI + 50 * MILLI).await;
-    assert_eq!(plain::<u32>(&server, &["EXISTS", "fleeting:{short:set}"]).await, 0);
+    assert_eq!(plain::<u32>(&server, &["EXISTS", "fleeting:set1:{short}"]).await, 0);
 }
 
 #[tokio::test]
@@ -100,6 +100,42 @@ async fn more_equals_than_have_an_order_are_kept() {
     assert!(set.range(noon + MILLI..).await.unwrap().is_empty());
     set.push_unique_at(7, noon).await.unwrap();
     assert_eq!(set.elements().await.unwrap(), [7]);
+}
+
+#[tokio::test]
+async fn many_that_die_at_once_leave_in_rounds_and_are_never_seen() {
+    let server = Server::start();
+    let set: ExpiringSet<u32> =
+        ExpiringSet::new(&client(server.url()).await, "here", LONG).unwrap();
+    let dead = |n: u32| (now_in_millis() - LONG.as_secs_f64() * 1e3 - f64::from(n)).to_string();
+    for some in (0..10_000).collect::<Vec<u32>>().chunks(500) {
+        let mut command = vec!["ZADD".to_owned(), KEY.to_owned()];
+        command.extend(some.iter().flat_map(|n| [dead(*n + 1), n.to_string()]));
+        let command: Vec<_> = command.iter().map(|arg| &arg[..]).collect();
+        let _: u32 = plain(&server, &command).await;
+    }
+    let left = async || plain::<u32>(&server, &["ZCARD", KEY]).await;
+    assert_eq!(set.len().await.unwrap(), 0);
+    assert_eq!(left().await, 9_000, "a thousand a call");
+    assert_eq!(set.pop().await.unwrap(), None);
+    assert_eq!(set.peek().await.unwrap(), None);
+    assert!(set.elements().await.unwrap().is_empty());
+    assert_eq!(set.score(&7).await.unwrap(), None);
+    assert!(!set.remove(&7).await.unwrap());
+    assert_eq!(set.remove_range(..).await.unwrap(), 0);
+    set.push(10_001).await.unwrap();
+    assert_eq!(left().await, 2_000);
+    assert_eq!(set.elements().await.unwrap(), [10_001]);
+    assert_eq!(left().await, 1_000);
+    assert_eq!(set.pop().await.unwrap(), Some(10_001));
+    assert_eq!(left().await, 0);
+
+    // What is removed by a range goes in rounds, too.
+    set.extend(0..2_500).await.unwrap();
+    assert_eq!(set.remove_range(UNIX_EPOCH..).await.unwrap(), 2_500);
+    set.extend(0..10).await.unwrap();
+    set.clear().await.unwrap();
+    assert!(set.is_empty().await.unwrap());
 }
 
 #[tokio::test]

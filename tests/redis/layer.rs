@@ -109,7 +109,7 @@ async fn clients_are_told_apart_by_their_address() {
     }
     let keys: Vec<String> =
         redis::AsyncCommands::keys(&mut server.plain().await, "*").await.unwrap();
-    assert_eq!(keys, ["fleeting:{layer:127.0.0.1}"]);
+    assert_eq!(keys, ["fleeting:limit1:layer:{127.0.0.1}"]);
 }
 
 #[tokio::test]
@@ -240,9 +240,10 @@ async fn a_handler_ends_with_a_check() {
     let denied = ask("ada").await;
     assert_eq!(denied.status(), 429);
     assert!(denied.headers().contains_key("retry-after"));
-    let () = redis::AsyncCommands::lpush(&mut server.plain().await, "fleeting:{layer:list}", 1)
-        .await
-        .unwrap();
+    let () =
+        redis::AsyncCommands::lpush(&mut server.plain().await, "fleeting:limit1:layer:{list}", 1)
+            .await
+            .unwrap();
     assert_eq!(ask("list").await.status(), 500);
     server.pause();
     let away = ask("grace").await;

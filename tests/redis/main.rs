@@ -20,6 +20,7 @@ mod failover;
 #[cfg(feature = "axum")]
 mod layer;
 mod layouts;
+mod names;
 mod network;
 mod rate_limiter;
 mod rate_limiter_changes;
@@ -28,5 +29,6 @@ mod rate_limiter_eviction;
 mod rate_limiter_faults;
 mod rate_limiter_lines;
 mod rate_limiter_model;
+mod rights;
 mod timeout_dict;
 mod timeout_dict_faults;

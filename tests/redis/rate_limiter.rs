@@ -281,7 +281,7 @@ async fn a_subject_has_one_key_that_leaves_when_it_is_idle() {
                 limiter.check("ada").await.unwrap();
             }
             let keys: Vec<String> = plain.keys("*").await.unwrap();
-            assert_eq!(keys, ["fleeting:{api:ada}"]);
+            assert_eq!(keys, ["fleeting:limit1:api:{ada}"]);
             let ttl: i64 = plain.pttl(&keys[0]).await.unwrap();
             assert!((1..=ms(340).as_millis() as i64).contains(&ttl), "{window:?}: {ttl}");
             limiter.peek("grace").await.unwrap();
@@ -316,7 +316,7 @@ async fn a_key_in_use_stays_and_a_log_keeps_no_more_than_it_has_to() {
                 tokio::time::sleep_until(limited(Err(error)).ready_at().unwrap()).await;
             }
         }
-        let bytes: usize = plain.strlen("fleeting:{long:ada}").await.unwrap();
+        let bytes: usize = plain.strlen("fleeting:limit1:long:{ada}").await.unwrap();
         most = most.max(bytes);
     }
     // As many that have left as stay, and a part that is read at a time.
@@ -341,7 +341,7 @@ async fn a_long_key_is_shortened_and_still_its_own() {
     // The longest that is not.
     let whole = "y".repeat(256);
     limiter.check(&whole).await.unwrap();
-    assert!(plain.exists::<_, bool>(format!("fleeting:{{keys:{whole}}}")).await.unwrap());
+    assert!(plain.exists::<_, bool>(format!("fleeting:limit1:keys:{{{whole}}}")).await.unwrap());
 }
 
 #[tokio::test]
@@ -358,18 +358,18 @@ async fn what_others_have_put_there_is_an_error_whatever_the_policy() {
                 .timeout(Duration::from_secs(5))
                 .build()
                 .unwrap();
-            let () = plain.lpush("fleeting:{taken:list}", 1).await.unwrap();
-            let () = plain.set("fleeting:{taken:text}", "hello").await.unwrap();
+            let () = plain.lpush("fleeting:limit1:taken:{list}", 1).await.unwrap();
+            let () = plain.set("fleeting:limit1:taken:{text}", "hello").await.unwrap();
             for key in ["list", "text"] {
                 let error = limiter.check(key).await.unwrap_err();
-                let name = format!("fleeting:{{taken:{key}}}");
+                let name = format!("fleeting:limit1:taken:{{{key}}}");
                 assert!(
                     matches!(&error, Error::WrongType { key } if *key == name),
                     "{window:?}: {error:?}"
                 );
                 assert!(matches!(limiter.peek(key).await, Err(Error::WrongType { .. })));
             }
-            let text: String = plain.get("fleeting:{taken:text}").await.unwrap();
+            let text: String = plain.get("fleeting:limit1:taken:{text}").await.unwrap();
             assert_eq!(text, "hello");
         }
     }
@@ -469,7 +469,10 @@ async fn keys_are_whatever_serde_writes() {
     limiter.check(&(12, "3".to_owned())).await.unwrap();
     let mut keys: Vec<String> = plain.keys("*").await.unwrap();
     keys.sort();
-    assert_eq!(keys, [r#"fleeting:{pairs:[1,"23"]}"#, r#"fleeting:{pairs:[12,"3"]}"#]);
+    assert_eq!(
+        keys,
+        [r#"fleeting:limit1:pairs:{[1,"23"]}"#, r#"fleeting:limit1:pairs:{[12,"3"]}"#]
+    );
 }
 
 #[tokio::test]

@@ -106,11 +106,12 @@ async fn what_others_have_put_in_their_place_changes_nothing() {
         "[[1,1,null,\"apples\"]]",
         "[[1,1,null],[0,1,null]]",
     ] {
-        let () = plain.set("fleeting:{changes:}:limits", nonsense).await.unwrap();
+        let () = plain.set("fleeting:limit1:changes:{}:limits", nonsense).await.unwrap();
         sleep(Duration::from_millis(500)).await;
         assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{nonsense:?}");
     }
-    let () = plain.set("fleeting:{changes:}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
+    let () =
+        plain.set("fleeting:limit1:changes:{}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
     has(&limiter, &[Limit::per_second(7).named("own")]).await;
 }
 

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::{
     clock::{in_time, ms, until_enough},
-    servers::{Proxy, Server},
+    servers::{Proxy, SMALL_ANSWERS, Server},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -46,8 +46,8 @@ async fn plain(server: &Server, command: &[&str]) -> redis::Value {
 }
 
 /// Where the entry of "ada" is.
-const INDEX: &str = "fleeting:{logins:2}";
-const RECORD: &str = "fleeting:{logins:2}:ada";
+const INDEX: &str = "fleeting:dict1:{logins:2}";
+const RECORD: &str = "fleeting:dict1:{logins:2}:ada";
 
 #[tokio::test]
 async fn a_server_that_forgot_the_scripts_is_told_them_again() {
@@ -121,18 +121,22 @@ async fn a_record_that_became_another_type_does_not_stand_in_the_way() {
             dict.set("ada".into(), 1, Duration::ZERO).await.unwrap();
             plain(&server, &["DEL", RECORD]).await;
             plain(&server, &["HSET", RECORD, "field", "theirs"]).await;
-            let claims = match is_claim {
-                true => {
-                    is_wrong(dict.claim_expired(100, LONG).await, RECORD);
-                    dict.claim_expired(100, LONG).await.unwrap().len()
-                }
-                false => {
-                    is_wrong(dict.take_expired(100).await, RECORD);
-                    dict.take_expired(100).await.unwrap().len()
-                }
+            let is_alone = dict.claim_expired(100, Duration::ZERO).await.unwrap();
+            assert_eq!(is_alone.len(), 40);
+            let (claims, taken) = match is_claim {
+                true => (dict.claim_expired(100, LONG).await.unwrap(), vec![]),
+                false => (vec![], dict.take_expired(100).await.unwrap()),
             };
-            assert_eq!(claims, 40);
-            sleep(ms(50)).await;
+            assert_eq!(claims.len() + taken.len(), 40);
+            // Alone it is an error that names it.
+            dict.set("alone".into(), 1, LONG).await.unwrap();
+            plain(&server, &["ZADD", INDEX, "2", "ada"]).await;
+            match is_claim {
+                true => is_wrong(dict.claim_expired(100, LONG).await, RECORD),
+                false => is_wrong(dict.take_expired(100).await, RECORD),
+            }
+            assert_eq!(dict.take_expired(100).await.unwrap(), [], "it is hidden");
+            assert_eq!(dict.remove("alone").await.unwrap(), Some(1));
             assert_eq!(dict.len().await.unwrap(), if is_claim { 41 } else { 1 }, "it stays");
             dict.clear().await.unwrap();
             assert!(dict.is_empty().await.unwrap());
@@ -167,7 +171,6 @@ async fn what_does_not_decode_is_named_and_not_lost() {
         is_unread(dict.get("ada").await, RECORD);
         is_unread(dict.remove("ada").await, RECORD);
         assert_eq!(texts.ttl("ada").await.unwrap(), Ttl::Remaining(Duration::ZERO));
-        is_unread(dict.take_expired(100).await, RECORD);
         assert_eq!(dict.take_expired(100).await.unwrap(), others, "in their order");
         let Ttl::Remaining(left) = texts.ttl("ada").await.unwrap() else {
             panic!("it has a deadline")
@@ -175,14 +178,23 @@ async fn what_does_not_decode_is_named_and_not_lost() {
         assert!(left > LONG - LONG / 6 && left <= LONG, "{left:?}");
         assert_eq!(texts.get("ada").await.unwrap().as_deref(), Some("x"));
 
+        // Alone it is an error.
+        texts.set_timeout("ada", Duration::ZERO).await.unwrap();
+        is_unread(dict.take_expired(100).await, RECORD);
+        assert_eq!(dict.take_expired(100).await.unwrap(), [], "it is hidden");
+
         // Claimed with others.
         texts.set_timeout("ada", Duration::ZERO).await.unwrap();
+        is_unread(dict.claim_expired(100, ms(1)).await, RECORD);
+        sleep(ms(10)).await;
         fill(&dict, 40).await;
-        is_unread(dict.claim_expired(100, ms(300)).await, RECORD);
-        let claims = dict.claim_expired(100, LONG).await.unwrap();
+        let claims = dict.claim_expired(100, ms(300)).await.unwrap();
         let claimed: Vec<_> =
             claims.iter().map(|claim| (claim.key().clone(), *claim.value())).collect();
         assert_eq!(claimed, others);
+        for claim in claims {
+            assert!(claim.ack().await.unwrap());
+        }
         let again = texts.next_claim(LONG).await.unwrap();
         assert_eq!((again.key().as_str(), again.value().as_str()), ("ada", "x"));
         drop(again);
@@ -201,6 +213,118 @@ async fn what_does_not_decode_is_named_and_not_lost() {
             TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
         is_unread(numbers.take_expired(9).await, "ada");
         assert_eq!(dict.get("ada").await.unwrap(), Some(7));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_does_not_decode_stands_in_nobodys_way_however_many_they_are() {
+    in_time(async || {
+        let server = Server::start();
+        let dict = dict(&server).await;
+        let texts: TimeoutDict<String, String> =
+            TimeoutDict::new(&client(server.url()).await, "logins").unwrap();
+        let bad = async || {
+            let sets = (0..200).map(|n| texts.set(format!("bad {n}"), "x".into(), Duration::ZERO));
+            join_all(sets).await.into_iter().for_each(|set| drop(set.unwrap()));
+        };
+        bad().await;
+        dict.set("good".into(), 1, Duration::ZERO).await.unwrap();
+        let good = [("good".to_owned(), 1)];
+        assert_eq!(dict.take_expired(10).await.unwrap(), good, "in the first call");
+        bad().await;
+        dict.set("good".into(), 1, Duration::ZERO).await.unwrap();
+        let claims = dict.claim_expired(10, LONG).await.unwrap();
+        assert_eq!((claims.len(), claims[0].key().as_str()), (1, "good"));
+        // None is lost.
+        assert_eq!(dict.len().await.unwrap(), 201);
+        assert_eq!(texts.get("bad 7").await.unwrap().as_deref(), Some("x"));
+        // What never can be read fails as often as it may.
+        let jobs: Dict = TimeoutDict::builder(&client(server.url()).await, "logins")
+            .max_attempts(2)
+            .build()
+            .unwrap();
+        bad().await;
+        assert!(jobs.claim_expired(10, ms(1)).await.is_err());
+        sleep(ms(5)).await;
+        assert!(jobs.claim_expired(10, ms(1)).await.is_err());
+        sleep(ms(5)).await;
+        assert_eq!(jobs.dead_len().await.unwrap(), 200);
+        jobs.set("good".into(), 1, Duration::ZERO).await.unwrap();
+        for _ in 0..2 {
+            drop(jobs.claim_expired(9, ms(1)).await.unwrap());
+            sleep(ms(1_600)).await;
+        }
+        assert_eq!(jobs.take_dead(10).await.unwrap(), good, "in the first call");
+        assert_eq!(jobs.len().await.unwrap(), 200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hundred_entries_of_a_megabyte_are_taken() {
+    let server = Server::start_with(&SMALL_ANSWERS);
+    // As a client is by default.
+    let client = Client::connect(server.url()).await.unwrap();
+    let builder = TimeoutDict::builder(&client, "large").format(fleeting::redis::Format::Raw);
+    let dict: TimeoutDict<u32, String> = builder.build().unwrap();
+    let large = "x".repeat(1 << 20);
+    for n in 0..120 {
+        dict.set(n, large.clone(), Duration::ZERO).await.unwrap();
+    }
+    let claims = dict.claim_expired(20, LONG).await.unwrap();
+    assert!(claims.iter().map(|claim| *claim.key()).eq(0..20), "the oldest, in their order");
+    for claim in claims {
+        assert!(claim.value() == &large && claim.ack().await.unwrap());
+    }
+    let taken = dict.take_expired(1_000).await.unwrap();
+    assert!(taken.iter().map(|entry| entry.0).eq(20..120), "all, in their order");
+    assert!(taken.iter().all(|entry| entry.1 == large));
+    assert!(dict.is_empty().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_a_slow_answer_held_comes_again() {
+    in_time(async || {
+        let server = Server::start();
+        let client = Client::builder(server.url()).timeout(ms(300)).connect().await.unwrap();
+        let dict = Dict::new(&client, "logins").unwrap();
+        let mut taken = BTreeSet::new();
+        let mut slow = 0;
+        for round in 0..30 {
+            let from = taken.len() as u32 + 1_000 * round;
+            for key in from..from + 20 {
+                dict.set(key.to_string(), key, Duration::ZERO).await.unwrap();
+            }
+            // Somewhere between the first question and the last answer.
+            let (some, ()) = tokio::join!(dict.take_expired(100), async {
+                sleep(Duration::from_micros(u64::from(200 * round))).await;
+                server.pause();
+                sleep(ms(700)).await;
+                server.resume();
+            });
+            let mut take = |some: Vec<(String, u32)>| {
+                for (key, _) in some {
+                    assert!(taken.insert(key.clone()), "{key} comes twice");
+                }
+            };
+            match some {
+                Ok(some) => take(some),
+                Err(Error::Unanswered(_)) => slow += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+            let begin = Instant::now();
+            while !dict.is_empty().await.unwrap() {
+                assert!(begin.elapsed() < LONG, "they do not come again");
+                take(dict.take_expired(100).await.unwrap());
+                sleep(ms(5)).await;
+            }
+            assert_eq!(taken.len() as u32, 20 * (round + 1), "nothing is lost");
+            if slow >= 3 {
+                return;
+            }
+        }
+        panic!("no answer was slow");
     })
     .await;
 }

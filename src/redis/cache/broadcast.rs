@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{
@@ -14,19 +14,20 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, keyspace::SHARDS},
+    super::{
+        Error,
+        keyspace::{SHARDS, few_at_once},
+    },
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     state::{BroadcastItem, CacheState, Ring},
     stats::Counters,
+    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Lagged;
 
 /// How many events are read of a shard at once.
 const BATCH: usize = 64;
-
-/// In so many polls one trims the streams: it reads what all groups have acked, which is not free.
-const TRIM_EVERY: u64 = 100;
 
 /// Up to where a shard's stream is read.
 #[derive(Clone, Default)]
@@ -36,9 +37,9 @@ struct StreamPosition {
     added: u64,
 }
 
-/// What `read_stream.lua` answers: the server's time, entries, whether there are more, the position after them,
-/// and how many were missed.
-type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, u64, u64);
+/// What `read_stream.lua` answers: the server's time, entries, whether there are more, the note of the news, the
+/// position after them, and how many were missed.
+type ReadStreamReply = (u64, Vec<StreamEntry>, bool, String, String, u64, u64);
 
 struct BroadcastTask<K, V> {
     decoder: EventDecoder<K, V>,
@@ -47,7 +48,7 @@ struct BroadcastTask<K, V> {
     sender: Sender<BroadcastItem<K, V>>,
     /// For each shard.
     positions: Vec<StreamPosition>,
-    polls: u64,
+    watch: Watch,
     /// The server did not answer the last time. It is logged once, not at each poll.
     is_unreachable: bool,
 }
@@ -76,7 +77,7 @@ where
         ring: state.ring.clone(),
         sender,
         positions,
-        polls: 0,
+        watch: Watch::new(),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
@@ -88,7 +89,7 @@ async fn ends_of_streams(commands: &Commands) -> Result<Vec<StreamPosition>, Err
     let ends = (0..SHARDS).map(async |shard| {
         loop {
             let call = commands.read_stream(shard).arg(BATCH).arg("").arg(0).arg(0);
-            let (_, _, more, last_id, added, _): ReadStreamReply =
+            let (_, _, more, _, last_id, added, _): ReadStreamReply =
                 call.send_idempotent(&commands.client.for_batches()).await?;
             if !more {
                 return Ok(StreamPosition { last_id, added });
@@ -134,22 +135,23 @@ where
         *lock(&self.ring) = None;
     }
 
-    /// Reads all shards once; whether more may be had at once.
+    /// Reads the shards in which there is something; whether more may be had at once.
     async fn poll(&mut self) -> bool {
-        self.polls += 1;
-        let trims = u8::from(self.polls.is_multiple_of(TRIM_EVERY));
         let commands = &self.decoder.commands;
-        let polls = self.positions.iter().zip(0..).map(async |(position, shard)| {
-            let StreamPosition { last_id, added } = position;
-            let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added).arg(trims);
-            let answer =
-                call.send_idempotent::<ReadStreamReply>(&commands.client.for_batches()).await;
-            (answer, Instant::now())
+        let (may_read, mut failure) = self.watch.look(commands).await;
+        let due = (0..SHARDS).filter(|shard| may_read && self.watch.is_due(*shard));
+        let polls = due.map(async |shard| {
+            let StreamPosition { last_id, added } = &self.positions[usize::from(shard)];
+            let call = commands.read_stream(shard).arg(BATCH).arg(last_id).arg(*added);
+            // It reads what all groups have acked, which is not free.
+            let call = call.arg(u8::from(self.watch.is_check(shard)));
+            let client = commands.client.for_batches();
+            let answer = call.send_idempotent::<ReadStreamReply>(&client).await;
+            (shard, answer, Instant::now())
         });
-        let answers = join_all(polls).await;
+        let answers = few_at_once(polls).await;
         let mut more = false;
-        let mut failure = None;
-        for (shard, (answer, local)) in answers.into_iter().enumerate() {
+        for (shard, answer, local) in answers {
             let answer = match answer {
                 Ok(answer) => answer,
                 // The position stays: the next poll reads what this one would have.
@@ -158,12 +160,14 @@ where
                     continue;
                 }
             };
-            let (server, entries, has_more, last_id, added, missed) = answer;
-            self.positions[shard] = StreamPosition { last_id, added };
+            let (server, entries, has_more, news, last_id, added, missed) = answer;
+            let now = ClockPair { server, local };
+            self.positions[usize::from(shard)] = StreamPosition { last_id, added };
+            self.watch.looked(shard, now, news, has_more, CHECK_EVERY);
             more |= has_more;
             self.miss(missed);
             for entry in entries {
-                self.tell(&EventRecord::from(entry), ClockPair { server, local });
+                self.tell(&EventRecord::from(entry), now);
             }
         }
         if let Some(error) = &failure

@@ -87,17 +87,17 @@ impl<K, V> CacheBuilder<K, V> {
     /// [`on_expired`](Cache::on_expired). Defaults to no events, and to plain commands.
     ///
     /// An expiration waits for its subscribers at most `retention` long: an outage of all of them that is
-    /// longer loses events, and for so long dead values and untold events take the server's memory. Then they
-    /// leave by themselves.
+    /// longer loses events, and for so long what died and was not told of takes the server's memory. Then it
+    /// leaves by itself, an eighth of that later at the latest. What stays are the names of the groups.
     ///
     /// Redis' own notifications are not used: they come minutes late or never, and without the value. Here
-    /// the deadlines of a shard are a sorted set beside its records, which subscribers ask
-    /// [again and again](CacheBuilder::poll_every). What is due is moved to a stream, with its value, by
-    /// whoever comes first: a subscriber, or who writes to the key.
+    /// the deadlines of a shard are a sorted set beside its records, and the value of what has one is there a second time,
+    /// as the first leaves with the deadline. Subscribers look [again and again](CacheBuilder::poll_every) whether something
+    /// is due. It is moved to a stream, with its value, by whoever comes first: a subscriber, or who writes to the key.
     ///
-    /// All processes that share a name must have events, or none: what is written with them outlives its
-    /// deadline, which those without can't see. The server must not evict (`maxmemory-policy noeviction`), or
-    /// what it evicts is told of to nobody.
+    /// All processes that share a name must have events, or none: what those without them write is told of to nobody, and
+    /// what they remove may be told of as expired. So may be what other programs delete, or the server evicts: it should
+    /// not (`maxmemory-policy noeviction`).
     pub fn events(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
         self
@@ -127,8 +127,9 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
-    /// How often a subscriber looks for what is due: the bound of the lag while it keeps up, with one
-    /// round trip to the server. Each look is 16 small scripts at once. Defaults to 100 ms.
+    /// How often a subscriber looks for what is due: the bound of the lag while it keeps up, with two
+    /// round trips to the server. Each look is one `MGET` of 32 small keys (in a cluster, 16 of two), and a script for each of 16 shards in which
+    /// something is to be had; where nothing is, less than two scripts a second. Defaults to 100 ms.
     ///
     /// # Panics
     ///

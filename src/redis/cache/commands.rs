@@ -1,16 +1,15 @@
 //! What each verb of a [`Cache`](super::Cache) sends: one call, which is made here and sent there.
 //!
-//! 1. Without subscribers a record is a plain string with the server's own TTL, and most verbs are plain
-//!    commands. With them (`retention`) every verb is a script, since a record outlives its deadline until
-//!    it was told of: see prelude.lua.
+//! 1. A record is a plain string with the server's own TTL, which it does not outlive: reads are plain commands. With
+//!    subscribers (`retention`) what changes is a script, which also keeps what is to be told: see prelude.lua.
 //! 2. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
 //!    and lives no shorter than its TTL and less than a millisecond longer.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use super::super::{
     Client, Error,
-    keyspace::{Keyspace, SHARDS, shard},
+    keyspace::{Keyspace, Kind, SHARDS, shard},
     script::{Call, Script},
 };
 use crate::engine::ttl::When;
@@ -21,13 +20,14 @@ const LONGEST: u128 = 1 << 52;
 const PRELUDE: &str = include_str!("prelude.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
-static READ: Script = Script::new([PRELUDE, include_str!("read.lua")]);
 static WRITE: Script = Script::new([PRELUDE, include_str!("write.lua")]);
 static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
-static GET_MANY: Script = Script::new([PRELUDE, include_str!("get_many.lua")]);
-static CREATE_GROUP: Script = Script::new([PRELUDE, include_str!("create_group.lua")]);
+static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
+static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
+static CREATE_GROUP: Script =
+    Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("create_group.lua")]);
 static READ_GROUP: Script =
     Script::new([PRELUDE, SUBSCRIBER_PRELUDE, include_str!("read_group.lua")]);
 static READ_STREAM: Script =
@@ -39,9 +39,22 @@ pub(super) struct Commands {
     pub(super) keyspace: Keyspace,
     /// For how many milliseconds an expiration waits for its subscribers; `None` where there are none.
     retention: Option<u64>,
-    /// For each shard, what has expired and waits for subscribers.
-    streams: Vec<Vec<u8>>,
+    shards: Vec<ShardKeys>,
 }
+
+/// What a shard has beside its records, for subscribers. Its index is of the keyspace.
+struct ShardKeys {
+    /// What has expired and waits for subscribers.
+    stream: Vec<u8>,
+    groups: Vec<u8>,
+    /// The two notes of prelude.lua.
+    soonest: Vec<u8>,
+    told: Vec<u8>,
+}
+
+/// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
+/// that a client gives it is none.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// A TTL as the server takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +73,23 @@ impl Commands {
         name: &str,
         retention: Option<Duration>,
     ) -> Result<Self, Error> {
-        let keyspace = client.keyspace(name)?;
-        let streams = (0..SHARDS).map(|shard| [keyspace.index(shard), b".expired"].concat());
+        let keyspace = client.keyspace(Kind::Cache, name)?;
+        let shards = (0..SHARDS).map(|shard| {
+            let beside = |what: &str| [keyspace.index(shard), what.as_bytes()].concat();
+            ShardKeys {
+                stream: beside(".expired"),
+                groups: beside(".groups"),
+                soonest: beside(".soonest"),
+                told: beside(".told"),
+            }
+        });
+        let shards = shards.collect();
         let retention = retention.map(|time| match Expiry::of(time) {
             Expiry::Immediate => 1,
             Expiry::After(time) => time,
             Expiry::Never => LONGEST as u64,
         });
-        Ok(Self { client: client.clone(), streams: streams.collect(), keyspace, retention })
+        Ok(Self { client: client.clone(), shards, keyspace, retention })
     }
 
     /// Whether expirations are told to subscribers.
@@ -76,18 +98,12 @@ impl Commands {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Call<'_> {
-        match self.retention {
-            None => self.command("GET", key),
-            Some(_) => self.key_script(&READ, key).arg("VALUE"),
-        }
+        self.command("GET", key)
     }
 
     /// As of `PTTL`.
     pub(super) fn ttl(&self, key: &[u8]) -> Call<'_> {
-        match self.retention {
-            None => self.command("PTTL", key),
-            Some(_) => self.key_script(&READ, key).arg("TTL"),
-        }
+        self.command("PTTL", key)
     }
 
     pub(super) fn get_ex(&self, key: &[u8], expiry: Expiry) -> Call<'_> {
@@ -162,53 +178,56 @@ impl Commands {
     pub(super) fn remove(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
             None => self.command("GETDEL", key),
-            Some(_) => self.remove_with(shard(key), &[key], ""),
+            Some(_) => self.key_script(&REMOVE, key).arg(""),
         }
     }
 
     pub(super) fn expire_now(&self, key: &[u8]) -> Call<'_> {
         match self.retention {
             None => self.remove(key),
-            Some(_) => self.remove_with(shard(key), &[key], "EXPIRE"),
+            Some(_) => self.key_script(&REMOVE, key).arg("EXPIRE"),
         }
     }
 
-    /// The live values of keys of one shard.
-    pub(super) fn get_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
-        keys.iter()
-            .fold(self.shard_script(&GET_MANY, shard, keys), |call, key| call.arg(key.as_ref()))
+    /// The live values of keys of one shard: of the first ones, as many as one answer holds.
+    pub(super) fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
+        let records: Vec<_> = keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect();
+        GET_MANY.call(&records).arg(BATCH_BYTES)
     }
 
     /// Takes keys of one shard out.
-    pub(super) fn remove_many<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
-        self.remove_with(shard, keys, "")
+    pub(super) fn clear<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K]) -> Call<'_> {
+        let call = self.shard_script(&CLEAR, shard, self.records_of(keys));
+        keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
     }
 
     pub(super) fn create_group(&self, shard: u16, group: &str) -> Call<'_> {
-        self.shard_script::<&[u8]>(&CREATE_GROUP, shard, &[]).arg(group)
+        self.subscriber_script(&CREATE_GROUP, shard).arg(group)
     }
 
     pub(super) fn ack(&self, shard: u16, group: &str, id: &str) -> Call<'_> {
-        Call::command("XACK", &self.streams[usize::from(shard)]).arg(group).arg(id)
+        Call::command("XACK", &self.shards[usize::from(shard)].stream).arg(group).arg(id)
     }
 
     /// The caller adds the arguments.
     pub(super) fn read_group(&self, shard: u16) -> Call<'_> {
-        self.shard_script::<&[u8]>(&READ_GROUP, shard, &[])
+        self.subscriber_script(&READ_GROUP, shard)
     }
 
     /// The caller adds the arguments.
     pub(super) fn read_stream(&self, shard: u16) -> Call<'_> {
-        self.shard_script::<&[u8]>(&READ_STREAM, shard, &[])
+        self.subscriber_script(&READ_STREAM, shard)
+    }
+
+    /// The two notes of each of some shards, in turns: its soonest deadline, and what changes with its news.
+    pub(super) fn notes(&self, shards: Range<u16>) -> Call<'_> {
+        let shards = &self.shards[usize::from(shards.start)..usize::from(shards.end)];
+        let notes = shards.iter().flat_map(|shard| [&shard.soonest, &shard.told]);
+        notes.skip(1).fold(Call::command("MGET", &shards[0].soonest), |call, key| call.arg(key))
     }
 
     fn write(&self, key: &[u8], value: &[u8], expiry: Expiry, how: &str) -> Call<'_> {
         self.key_script(&WRITE, key).arg(value).arg(expiry.arg()).arg(how)
-    }
-
-    fn remove_with<K: AsRef<[u8]>>(&self, shard: u16, keys: &[K], how: &str) -> Call<'_> {
-        let call = self.shard_script(&REMOVE, shard, keys).arg(how);
-        keys.iter().fold(call, |call, key| call.arg(key.as_ref()))
     }
 
     fn command(&self, command: &str, key: &[u8]) -> Call<'_> {
@@ -216,20 +235,32 @@ impl Commands {
     }
 
     fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
-        self.shard_script(script, shard(key), &[key]).arg(key)
+        self.shard_script(script, shard(key), self.records_of(&[key])).arg(key)
     }
 
-    /// A script about keys of one shard.
-    fn shard_script<K: AsRef<[u8]>>(
+    /// For each key its record and its shadow.
+    fn records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
+        let records = keys.iter().flat_map(|key| {
+            let key = key.as_ref();
+            let shadow = [self.keyspace.index(shard(key)), b".value:", key].concat();
+            [self.keyspace.record(key), shadow]
+        });
+        records.collect()
+    }
+
+    fn subscriber_script(&self, script: &'static Script, shard: u16) -> Call<'_> {
+        self.shard_script(script, shard, vec![self.shards[usize::from(shard)].groups.clone()])
+    }
+
+    /// A script about a shard; `keys` come first of those that its prelude reads.
+    fn shard_script(
         &self,
         script: &'static Script,
         shard: u16,
-        keys: &[K],
+        mut keys: Vec<Vec<u8>>,
     ) -> Call<'_> {
-        // The order that the prelude reads `KEYS` in.
-        let mut keys: Vec<_> = keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect();
-        keys.push(self.keyspace.index(shard).to_vec());
-        keys.push(self.streams[usize::from(shard)].clone());
+        let ShardKeys { stream, soonest, told, .. } = &self.shards[usize::from(shard)];
+        keys.extend([self.keyspace.index(shard), stream, soonest, told].map(<[u8]>::to_vec));
         script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
     }
 }

@@ -5,20 +5,33 @@
 //! On the server all subscribers of a group are one consumer. A lease is how long an entry has been pending
 //! there; whoever polls takes over what is pending longer (`XAUTOCLAIM`).
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
-    super::{Error, keyspace::SHARDS, script::Call},
+    super::{
+        Error,
+        keyspace::{SHARDS, few_at_once},
+        script::Call,
+    },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
     state::CacheState,
     stats::Counters,
+    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Event;
 
@@ -28,13 +41,14 @@ const CAPACITY: usize = 1_024;
 /// Of how many it asks at once of a shard: a script that is long keeps all others waiting.
 const BATCH: usize = 64;
 
-/// In so many polls one trims the streams: it reads what all groups have acked, which is not free.
-const TRIM_EVERY: u64 = 100;
+/// After so many bytes of events that wait, none is read ahead.
+const MANY_BYTES: usize = 16 << 20;
 
 /// What comes to the subscriber.
 pub(super) enum Delivery<K, V> {
-    Event(StreamId, Event<K, V>),
-    Undecodable(StreamId, Error),
+    /// With its size.
+    Event(StreamId, Event<K, V>, usize),
+    Undecodable(StreamId, Error, usize),
     /// The server did not answer.
     Unreachable(Error),
 }
@@ -54,9 +68,14 @@ pub(super) enum Acknowledgement {
     Nack(StreamId),
 }
 
-/// What a subscriber has of its task. The way back has no bound, since a subscriber is dropped without awaiting.
-pub(super) type Subscription<K, V> =
-    (mpsc::Receiver<Delivery<K, V>>, mpsc::UnboundedSender<Acknowledgement>);
+/// What a subscriber has of its task.
+pub(super) struct Subscription<K, V> {
+    pub(super) deliveries: mpsc::Receiver<Delivery<K, V>>,
+    /// Without a bound, since a subscriber is dropped without awaiting.
+    pub(super) acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
+    /// The sizes of the deliveries that wait, together.
+    pub(super) waiting_bytes: Arc<AtomicUsize>,
+}
 
 struct ConsumerTask<K, V> {
     decoder: EventDecoder<K, V>,
@@ -66,17 +85,17 @@ struct ConsumerTask<K, V> {
     /// `None` once the subscription is to end: nothing new is taken then.
     deliveries: Option<mpsc::Sender<Delivery<K, V>>>,
     acknowledgements: mpsc::UnboundedReceiver<Acknowledgement>,
+    waiting_bytes: Arc<AtomicUsize>,
     shards: Vec<ShardConsumer>,
-    polls: u64,
+    watch: Watch,
     leases_renewed: Instant,
     /// The server did not answer the last time. The subscriber is told once, not at each poll.
     is_unreachable: bool,
 }
 
 /// What this subscriber has of a shard, and what the server has not heard of it yet.
+#[derive(Default)]
 struct ShardConsumer {
-    /// Where to go on looking for leases that are over.
-    cursor: String,
     /// Ids of what is in this process and not acknowledged.
     leased: BTreeSet<String>,
     /// Ids that the next poll tells the server. They stay until it has answered, as it may not have heard them;
@@ -85,8 +104,9 @@ struct ShardConsumer {
     nacked: Vec<String>,
 }
 
-/// What `read_group.lua` answers: the server's time, entries, whether there are more, and the cursor.
-type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String);
+/// What `read_group.lua` answers: the server's time, entries, whether there are more, the note of the news, and how many
+/// events the group had before them.
+type ReadGroupReply = (u64, Vec<StreamEntry>, bool, String, usize);
 
 /// Joins a group, which is made where it is new.
 pub(super) async fn join<K, V>(
@@ -103,6 +123,7 @@ where
     try_join_all(creations).await?;
     let (deliveries, delivered) = mpsc::channel(CAPACITY);
     let (acknowledge, acknowledgements) = mpsc::unbounded_channel();
+    let waiting_bytes = Arc::<AtomicUsize>::default();
     let task = ConsumerTask {
         decoder: state.event_decoder(),
         counters: state.counters.clone(),
@@ -110,13 +131,14 @@ where
         lease: state.lease,
         deliveries: Some(deliveries),
         acknowledgements,
+        waiting_bytes: waiting_bytes.clone(),
         shards: (0..SHARDS).map(|_| ShardConsumer::default()).collect(),
-        polls: 0,
+        watch: Watch::new(),
         leases_renewed: Instant::now(),
         is_unreachable: false,
     };
     tokio::spawn(task.run(state.poll_every, state.stop.subscribe()));
-    Ok((delivered, acknowledge))
+    Ok(Subscription { deliveries: delivered, acknowledgements: acknowledge, waiting_bytes })
 }
 
 impl<K, V> ConsumerTask<K, V>
@@ -139,8 +161,8 @@ where
             }
             // No more than the channel has room for, whatever the shards have: what is read is delivered, or its
             // lease would be renewed here while nobody can have it.
-            let room = (deliveries.capacity() / self.shards.len()).min(BATCH);
-            if self.poll(room).await && deliveries.capacity() >= self.shards.len() {
+            let room = self.room(&deliveries);
+            if self.poll(room).await && self.room(&deliveries) > 0 {
                 continue;
             }
             tokio::select! {
@@ -149,19 +171,30 @@ where
                 () = sleep(poll_every) => {}
             }
         }
-        // Leases are renewed and acks are sent for as long as somebody holds what came.
+        // Leases are renewed and acks are sent for as long as somebody holds what came, however fast the acks come.
+        let mut poll_at = Instant::now();
         loop {
             tokio::select! {
+                biased;
+                () = sleep_until(poll_at) => {
+                    self.poll(0).await;
+                    poll_at = Instant::now() + poll_every;
+                }
                 acknowledgement = self.acknowledgements.recv() => match acknowledgement {
                     Some(acknowledgement) => self.settle(acknowledgement),
                     None => break,
                 },
-                () = sleep(poll_every) => {
-                    self.poll(0).await;
-                }
             }
         }
         self.poll(0).await;
+    }
+
+    /// How many events of each shard may come.
+    fn room(&self, deliveries: &mpsc::Sender<Delivery<K, V>>) -> usize {
+        match self.waiting_bytes.load(Relaxed) {
+            MANY_BYTES.. => 0,
+            _ => (deliveries.capacity() / self.shards.len()).min(BATCH),
+        }
     }
 
     /// Nothing is sent: the next poll tells the server of all of them.
@@ -177,34 +210,45 @@ where
         }
     }
 
-    /// Asks all shards once, and takes up to `room` events from each; whether more may be had at once.
+    /// Asks the shards in which there is something, or of which there is something to say, and takes up to `room` events
+    /// from each; whether more may be had at once.
     async fn poll(&mut self, room: usize) -> bool {
-        self.polls += 1;
         // Two polls may fail before a lease is over.
         let renews = self.leases_renewed.elapsed() >= self.lease / 3;
         if renews {
             self.leases_renewed = Instant::now();
         }
-        // Nothing is taken, and nothing is to be said.
-        if room == 0 && !renews && self.shards.iter().all(ShardConsumer::is_in_step) {
-            return false;
-        }
+        let (may_take, mut failure) = match room {
+            0 => (false, None),
+            _ => self.watch.look(&self.decoder.commands).await,
+        };
+        let polls = self.shards.iter().zip(0..).filter(|(shard, number)| {
+            may_take && self.watch.is_due(*number)
+                || !shard.is_in_step()
+                || renews && !shard.leased.is_empty()
+        });
         let client = self.decoder.commands.client.for_batches();
-        let polls = self.shards.iter().zip(0..).map(async |(shard, number)| {
+        let polls = polls.map(async |(shard, number)| {
             let call = self.call(shard, number, room, renews);
             // Never again without a new poll: what the lost answer held comes when its lease is over.
             let answer = call.send_once::<ReadGroupReply>(&client).await;
-            (answer, Instant::now())
+            (number, answer, Instant::now())
         });
-        let answers = join_all(polls).await;
+        let answers = few_at_once(polls).await;
         let mut more = false;
-        let mut failure = None;
-        for (number, (answer, local)) in (0..).zip(answers) {
+        for (number, answer, local) in answers {
             match answer {
-                Ok((server, entries, has_more, cursor)) => {
-                    self.shards[usize::from(number)].heard(cursor);
-                    more |= has_more;
+                Ok((server, entries, has_more, news, lent)) => {
                     let now = ClockPair { server, local };
+                    let shard = &mut self.shards[usize::from(number)];
+                    shard.heard();
+                    more |= has_more;
+                    if room > 0 {
+                        // What others hold comes here when they die, and nothing tells when.
+                        let is_shared = lent > shard.leased.len();
+                        let again = if is_shared { self.lease / 2 } else { CHECK_EVERY };
+                        self.watch.looked(number, now, news, has_more, again.min(CHECK_EVERY));
+                    }
                     for entry in entries {
                         self.deliver(number, entry.into(), now);
                     }
@@ -231,8 +275,8 @@ where
             .arg(&*self.group)
             .arg(self.lease.as_millis().to_string())
             .arg(room)
-            .arg(&shard.cursor)
-            .arg(u8::from(self.polls.is_multiple_of(TRIM_EVERY)))
+            // It reads what all groups have acked, which is not free.
+            .arg(u8::from(self.watch.is_check(number)))
             .arg(shard.acked.len())
             .arg(shard.nacked.len())
             .arg(renewed)
@@ -243,17 +287,19 @@ where
 
     fn deliver(&mut self, shard: u16, record: EventRecord, now: ClockPair) {
         let id = StreamId { shard, entry: record.id.clone() };
+        let size = record.size();
         let delivery = match self.decoder.decode(&record, now) {
-            Ok(event) => Delivery::Event(id, event),
-            Err(error) => Delivery::Undecodable(id, error),
+            Ok(event) => Delivery::Event(id, event, size),
+            Err(error) => Delivery::Undecodable(id, error, size),
         };
         let shard = &mut self.shards[usize::from(shard)];
         // Where our own lease was over, it is here already.
         if !shard.leased.insert(record.id.clone()) {
             return;
         }
-        let sent = self.deliveries.as_ref().map(|deliveries| deliveries.try_send(delivery));
-        if matches!(sent, Some(Ok(()))) {
+        self.waiting_bytes.fetch_add(size, Relaxed);
+        let deliveries = self.deliveries.as_ref();
+        if deliveries.is_some_and(|deliveries| deliveries.try_send(delivery).is_ok()) {
             self.counters.event();
         } else {
             // The subscription has just ended.
@@ -265,8 +311,7 @@ where
 
 impl ShardConsumer {
     /// The server has answered, so it knows all that it was told.
-    fn heard(&mut self, cursor: String) {
-        self.cursor = cursor;
+    fn heard(&mut self) {
         self.acked.clear();
         self.nacked.clear();
     }
@@ -274,12 +319,5 @@ impl ShardConsumer {
     /// Whether the server knows all.
     fn is_in_step(&self) -> bool {
         self.acked.is_empty() && self.nacked.is_empty()
-    }
-}
-
-impl Default for ShardConsumer {
-    fn default() -> Self {
-        let cursor = "0-0".to_owned();
-        Self { cursor, leased: BTreeSet::new(), acked: Vec::new(), nacked: Vec::new() }
     }
 }

@@ -40,6 +40,13 @@ pub(super) struct ClockPair {
     pub(super) local: Instant,
 }
 
+impl EventRecord {
+    /// How much of memory it takes, about.
+    pub(super) fn size(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+}
+
 impl From<StreamEntry> for EventRecord {
     fn from((id, fields): StreamEntry) -> Self {
         let mut record = Self { id, key: Vec::new(), value: Vec::new(), deadline: 0 };
@@ -76,6 +83,12 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
 }
 
 impl ClockPair {
+    /// What the server's clock says by now, in milliseconds.
+    pub(super) fn now_on_server(self) -> u64 {
+        let since = u64::try_from(self.local.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.server.saturating_add(since)
+    }
+
     fn instant(self, milliseconds: u64) -> Option<Instant> {
         let since = |from: u64, to: u64| Duration::from_millis(from.saturating_sub(to));
         // One of the two is zero.

@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
 };
 
@@ -14,10 +14,7 @@ use futures_core::Stream;
 use futures_util::{FutureExt, stream::unfold};
 use serde::de::DeserializeOwned;
 use tokio::{
-    sync::{
-        broadcast::{Receiver, error::RecvError},
-        mpsc,
-    },
+    sync::broadcast::{Receiver, error::RecvError},
     task::JoinHandle,
 };
 
@@ -25,7 +22,7 @@ use super::{
     super::Error,
     Cache, broadcast,
     commands::Commands,
-    consumer_group::{self, Acknowledgement, Delivery, StreamId},
+    consumer_group::{self, Acknowledgement, Delivery, StreamId, Subscription},
     state::BroadcastItem,
 };
 use crate::engine::event::{Event, Lagged};
@@ -47,7 +44,8 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 /// is lent to this subscriber, who renews its lease for as long as it lives, however long an event takes. Where
 /// the process dies, or can't reach the server, its events come to others of the group once their
 /// [lease](super::CacheBuilder::lease) is over; so does the last one, where the subscription is dropped before
-/// it was acknowledged. Up to 1,024 events are read ahead; those that wait when the subscription is dropped are
+/// it was acknowledged. Up to 1,024 events are read ahead, 16 MiB or
+/// so; those that wait when the subscription is dropped are
 /// given back at once.
 ///
 /// The stream ends, after what it still holds, when the last [`Cache`] handle is dropped or the cache is
@@ -56,8 +54,7 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
     group: String,
-    deliveries: mpsc::Receiver<Delivery<K, V>>,
-    acknowledgements: mpsc::UnboundedSender<Acknowledgement>,
+    subscription: Subscription<K, V>,
     /// The event that came last, until it is acknowledged.
     last: Option<StreamId>,
 }
@@ -102,8 +99,9 @@ where
 
     /// A stream of what expires, told to one of all subscribers of `group`, at least once.
     ///
-    /// A group that is new is told what expires from now on. It stays on the server: what expires while it
-    /// has no subscriber waits for the next one, within the [retention](super::CacheBuilder::events).
+    /// A group that is new is told what expires from now on. It stays on the server for ever: what expires while it
+    /// has no subscriber waits for the next one, within the [retention](super::CacheBuilder::events), also where nothing
+    /// expired for longer than that before.
     ///
     /// It lags by [`poll_every`](super::CacheBuilder::poll_every) and a round trip, as long as its subscribers
     /// are fast enough. Events of one key come in the order in which they happened, but those of several
@@ -132,9 +130,9 @@ where
     /// every verb.
     pub async fn events_lossless(&self, group: &str) -> Result<LosslessEvents<K, V>, Error> {
         self.require_events()?;
-        let (deliveries, acknowledgements) = consumer_group::join(&self.state, group).await?;
+        let subscription = consumer_group::join(&self.state, group).await?;
         let (commands, group) = (self.state.commands.clone(), group.to_owned());
-        Ok(LosslessEvents { commands, group, deliveries, acknowledgements, last: None })
+        Ok(LosslessEvents { commands, group, subscription, last: None })
     }
 
     /// Calls and awaits `callback` for each value that comes to this subscriber of `group`, one after the
@@ -245,12 +243,14 @@ impl<K, V> LosslessEvents<K, V> {
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event<K, V>, Error>>> {
         self.acknowledge();
-        self.deliveries.poll_recv(cx).map(|delivery| match delivery? {
-            Delivery::Event(id, event) => {
+        self.subscription.deliveries.poll_recv(cx).map(|delivery| match delivery? {
+            Delivery::Event(id, event, size) => {
                 self.last = Some(id);
+                self.no_longer_waits(size);
                 Some(Ok(event))
             }
-            Delivery::Undecodable(id, error) => {
+            Delivery::Undecodable(id, error, size) => {
+                self.no_longer_waits(size);
                 // Nobody of the group will read it better: it would come again for ever.
                 self.send(Acknowledgement::Ack(id));
                 Some(Err(error))
@@ -261,16 +261,20 @@ impl<K, V> LosslessEvents<K, V> {
 
     fn send(&self, acknowledgement: Acknowledgement) {
         // The task hears until this is dropped, or its runtime is gone and with it all leases.
-        let _ = self.acknowledgements.send(acknowledgement);
+        let _ = self.subscription.acknowledgements.send(acknowledgement);
+    }
+
+    fn no_longer_waits(&self, size: usize) {
+        self.subscription.waiting_bytes.fetch_sub(size, Relaxed);
     }
 }
 
 impl<K, V> Drop for LosslessEvents<K, V> {
     fn drop(&mut self) {
         // First, so that the task sends nothing into it that would be missed here.
-        self.deliveries.close();
-        while let Ok(delivery) = self.deliveries.try_recv() {
-            if let Delivery::Event(id, _) | Delivery::Undecodable(id, _) = delivery {
+        self.subscription.deliveries.close();
+        while let Ok(delivery) = self.subscription.deliveries.try_recv() {
+            if let Delivery::Event(id, ..) | Delivery::Undecodable(id, ..) = delivery {
                 self.send(Acknowledgement::Nack(id));
             }
         }
@@ -305,7 +309,7 @@ impl<K, V> fmt::Debug for LosslessEvents<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LosslessEvents")
             .field("group", &self.group)
-            .field("unread", &self.deliveries.len())
+            .field("unread", &self.subscription.deliveries.len())
             .finish()
     }
 }

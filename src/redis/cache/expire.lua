@@ -1,14 +1,20 @@
 -- Gives the live value of a key another TTL, where a condition holds. One of zero lets it die, which is told.
 --
--- KEYS      as in prelude.lua, one record
+-- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
 -- ARGV[3]   the TTL in milliseconds; empty for none
 -- ARGV[4]   ALWAYS; NX, XX, GT or LT as of EXPIRE; EXTEND (adds to the TTL that it has); or GETEX
 -- Returns 1 where it did, of GETEX the value; else nothing.
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local value, old = look(record, key)
-if not value or is_dead(old) then return false end
+local at, was_dead = settle(key, shadow)
+local value = not was_dead and redis.call('GET', record)
+if not value then return false end
+local old = at
+if not old then
+    local last = redis.call('PEXPIRETIME', record)
+    old = last >= 0 and last + 1 or nil
+end
 local new = after(ttl)
 -- To have no deadline is to have an infinite one.
 if how == 'EXTEND' then
@@ -21,5 +27,15 @@ elseif how == 'GT' and not (old and (not new or new > old)) then
 elseif how == 'LT' and not (new and (not old or new < old)) then
     return false
 end
-keep(record, key, value, new or nil)
+if new and is_dead(new) then
+    tell(key, value, new)
+    redis.call('UNLINK', record)
+    forget(key, shadow)
+elseif new then
+    redis.call('PEXPIREAT', record, whole(new - 1))
+    shelve(key, shadow, not at and value, new)
+else
+    redis.call('PERSIST', record)
+    if at then forget(key, shadow) end
+end
 return how == 'GETEX' and value or 1

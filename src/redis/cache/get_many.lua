@@ -1,15 +1,15 @@
--- Reads the live values of keys of one shard. Changes nothing. What another program put there is passed over.
+-- Reads the live values of keys of one shard, until they are enough for one answer. Changes nothing. What another
+-- program put there is passed over.
 --
--- KEYS      as in prelude.lua, one record for each key
--- ARGV[2]   and what follows: the keys
--- Returns for each key its live value, or false.
+-- KEYS      their records
+-- ARGV[1]   after how many bytes no more
+-- Returns for each key its live value or false, for as many as it has read.
 
-local values = {}
-for at = 1, #KEYS - 2 do
-    values[at] = false
-    if redis.call('TYPE', KEYS[at]).ok == 'string' then
-        local value, deadline = look(KEYS[at], ARGV[1 + at])
-        if not is_dead(deadline) then values[at] = value or false end
-    end
+local values, bytes = {}, 0
+for at = 1, #KEYS do
+    local value = redis.pcall('GET', KEYS[at])
+    values[at] = type(value) == 'string' and value
+    bytes = bytes + (values[at] and #value or 0)
+    if bytes >= tonumber(ARGV[1]) then break end
 end
 return values

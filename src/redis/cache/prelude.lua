@@ -1,15 +1,19 @@
--- What every script of a cache begins with: the time, and the few ways to look at a record and to change it.
+-- What every script of a cache begins with: the time, and the few ways to change a value and what tells of its end.
 -- Changes nothing by itself.
 --
--- KEYS      records, where the script is about some; then the index and the stream of their shard
+-- KEYS      for each key that the script is about its record and its shadow; then the index and the stream of their
+--           shard, and two notes: the soonest deadline of the index with the time at which the index leaves, and what
+--           changes whenever the stream has news
 -- ARGV[1]   for how many milliseconds an expiration waits for its subscribers; empty where there are none
 --
--- A record is the value of a key, a string. The index is a sorted set of keys by deadline, in milliseconds; the
--- stream has the expirations that were told. Without subscribers there is neither, and the server lets records
--- leave. With them a record outlives its deadline, which is its score in the index, until it was told of. So
--- does the index, for as long as anything in it might.
+-- A record is the value of a key, a string, which the server lets expire. Without subscribers there is nothing else.
+-- With them, what has a deadline is also in the index, a sorted set of keys by deadline in milliseconds, and its value
+-- once more in its shadow, until its end is told of or the retention is over: then both leave by themselves, as do the
+-- stream, which has what was told, and the notes. A note may say less than is so, and never more: it is read often, so
+-- that scripts need not be.
 
-local record, index, stream = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local record, shadow = KEYS[1], KEYS[2]
+local index, stream, soonest, told = KEYS[#KEYS - 3], KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 local retention = tonumber(ARGV[1])
 
 -- In milliseconds, with a fraction: rounded, a value would die up to a millisecond too soon or too late.
@@ -25,61 +29,78 @@ local function is_dead(deadline)
     return deadline ~= nil and now >= deadline
 end
 
--- When what is put now dies; nil without a TTL.
+-- When what is put now dies; nil without a TTL. The server lets a key live in the millisecond that it names: so
+-- does this, whether there are subscribers or not.
 local function after(ttl)
     if not ttl then return nil end
-    return ttl == 0 and math.floor(now) or math.ceil(now + ttl)
+    return math.floor(now) + (ttl == 0 and 0 or ttl + 1)
 end
 
--- The value of a key and its deadline, which may have passed.
-local function look(record, key)
-    local value = redis.call('GET', record)
-    if not value then return nil end
-    local score = retention and redis.call('ZSCORE', index, key)
-    if score then return value, tonumber(score) end
-    -- Redis lets a key live in the millisecond that it names, and die in the next one.
-    local last = redis.call('PEXPIRETIME', record)
-    if last < 0 then return value end
-    return value, last + 1 - (retention or 0)
+-- Lets who waits for the stream know that there is news.
+local function ring()
+    redis.call('PEXPIRE', stream, whole(retention))
+    redis.call('SET', told, time[1] .. '.' .. time[2], 'PX', whole(retention))
 end
 
--- Puts an expiration on the stream. What no subscriber came for within the retention leaves it on the way, and
--- the stream itself where nothing comes for as long.
-local function tell(key, value, deadline)
-    if not retention then return end
+-- Puts an expiration on the stream, for which somebody has to ring. What no subscriber came for within the retention
+-- leaves it on the way, and the stream itself where nothing comes for as long.
+local function add(key, value, deadline)
     local oldest = math.max(0, now - retention)
     redis.call('XADD', stream, 'MINID', '~', whole(oldest), '*',
         'key', key, 'value', value, 'deadline', whole(deadline))
-    redis.call('PEXPIRE', stream, whole(retention))
 end
 
-local function forget(key)
-    if retention then redis.call('ZREM', index, key) end
+local function tell(key, value, deadline)
+    if not retention then return end
+    add(key, value, deadline)
+    ring()
 end
 
-local function drop(record, key)
-    redis.call('UNLINK', record)
-    forget(key)
+local function forget(key, shadow)
+    if not retention then return end
+    redis.call('ZREM', index, key)
+    redis.call('UNLINK', shadow)
+    -- An index that comes again has no time to leave yet.
+    if redis.call('EXISTS', index) == 0 then redis.call('DEL', soonest) end
 end
 
--- Lets what is under a record live until its deadline, or for ever without one.
-local function keep(record, key, value, deadline)
-    if is_dead(deadline) then
-        tell(key, value, deadline)
-        drop(record, key)
-    elseif deadline then
-        local last = whole(deadline - 1 + (retention or 0))
-        -- The server's own expiry comes after the retention: until then subscribers find it dead here.
-        redis.call('PEXPIREAT', record, last)
-        if retention then
-            redis.call('ZADD', index, whole(deadline), key)
-            -- To a key without expiry GT does nothing, as none is later than any.
-            if redis.call('PEXPIREAT', index, last, 'NX') == 0 then
-                redis.call('PEXPIREAT', index, last, 'GT')
-            end
-        end
-    else
-        redis.call('PERSIST', record)
-        forget(key)
+-- The deadline that a shadow was put there for.
+local function deadline_of(shadow)
+    return redis.call('PEXPIRETIME', shadow) + 1 - retention
+end
+
+-- Lets the index live for as long as anything in it may be told of, and the note say no later deadline than this.
+local function note(deadline)
+    local last = deadline - 1 + retention
+    local first, till = string.match(redis.call('GET', soonest) or '', '^(%d+) (%d+)$')
+    if first and deadline >= tonumber(first) and last <= tonumber(till) then return end
+    -- An eighth more, so that most of the next need not move it.
+    till = whole(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
+    redis.call('PEXPIREAT', index, till)
+    first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+    redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
+end
+
+-- The deadline of the live value of a key, as far as it is to be told of; and whether there was a dead one, of which
+-- it has told then.
+local function settle(key, shadow)
+    local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
+    if not deadline or now < deadline then return deadline or nil, false end
+    -- Before anything of a new value.
+    local value = redis.call('GET', shadow)
+    if value then tell(key, value, deadline) end
+    forget(key, shadow)
+    return nil, true
+end
+
+-- Lets it be told when the value of a key dies.
+local function shelve(key, shadow, value, deadline)
+    if not retention then return end
+    local last = whole(deadline - 1 + retention)
+    -- Where only the deadline is another, the value is there.
+    if value or redis.call('PEXPIREAT', shadow, last) == 0 then
+        redis.call('SET', shadow, value or redis.call('GET', record), 'PXAT', last)
     end
+    redis.call('ZADD', index, whole(deadline), key)
+    note(deadline)
 end

@@ -1,12 +1,12 @@
 -- One poll, at one shard, of those who listen without a group: moves what is due to the stream and reads on.
 --
--- KEYS      as in prelude.lua, no record
+-- KEYS      as of subscriber_prelude.lua
 -- ARGV[2]   how many events to return at most
 -- ARGV[3]   the id of the last one that was read; empty to learn where the stream ends now
 -- ARGV[4]   how many had been added to the stream by then
 -- ARGV[5]   1 where the stream is to be trimmed
--- Returns the time, entries, whether more may be had at once; then what ARGV[3] and ARGV[4] are to be the next time,
--- and how many were missed since: they left the stream before they were read.
+-- Returns the time, entries, whether more may be had at once, what `told` is; then what ARGV[3] and ARGV[4] are to be
+-- the next time, and how many were missed since: they left the stream before they were read.
 
 local room, after_id, seen = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
@@ -18,7 +18,7 @@ if redis.call('EXISTS', stream) == 1 then
 end
 if after_id == '' then
     -- What was due is told to those who came before.
-    return { math.floor(now), {}, is_all and 0 or 1, last, added, 0 }
+    return { math.floor(now), {}, is_all and 0 or 1, news(), last, added, 0 }
 end
 
 local first, missed, from = added - length, 0, '(' .. after_id
@@ -28,10 +28,15 @@ if added < seen then
 elseif first > seen then
     missed, seen, from = first - seen, first, '-'
 end
-local entries = redis.call('XRANGE', stream, from, '+', 'COUNT', room)
+local entries = {}
+local are_all = gather(entries, room, function(count)
+    local some = redis.call('XRANGE', stream, from, '+', 'COUNT', count)
+    extend(entries, some)
+    if #some > 0 then from = '(' .. some[#some][1] end
+    return #some < count
+end)
 if ARGV[5] == '1' then trim() end
-local more = not is_all or #entries >= room
 if #entries > 0 then after_id = entries[#entries][1] end
 -- Never ahead of a stream that began anew.
 seen = math.min(seen + #entries, added)
-return { math.floor(now), entries, more and 1 or 0, after_id, seen, missed }
+return { math.floor(now), entries, is_all and are_all and 0 or 1, news(), after_id, seen, missed }

@@ -1,20 +1,15 @@
--- Takes out all that is under keys of one shard. What was dead already, and not told of, is told.
+-- Takes the value of a key out. What was dead already, and not told of, is told.
 --
--- KEYS      as in prelude.lua, one record for each key
--- ARGV[2]   EXPIRE where the live ones die now, which is told; else empty
--- ARGV[3]   and what follows: the keys
--- Returns the live value of the last one, or false.
+-- KEYS      as in prelude.lua, of one key
+-- ARGV[2]   the key
+-- ARGV[3]   EXPIRE where a live value dies now, which is told; else empty
+-- Returns the live value, or false.
 
-local value, deadline
-for at = 1, #KEYS - 2 do
-    local record, key = KEYS[at], ARGV[2 + at]
-    value, deadline = look(record, key)
-    if value and is_dead(deadline) then
-        tell(key, value, deadline)
-        value = nil
-    elseif value and ARGV[2] == 'EXPIRE' then
-        tell(key, value, math.floor(now))
-    end
-    drop(record, key)
-end
-return value or false
+local key = ARGV[2]
+local at, was_dead = settle(key, shadow)
+local value = redis.call('GET', record)
+if was_dead or not value then return false end
+if ARGV[3] == 'EXPIRE' then tell(key, value, math.floor(now)) end
+redis.call('UNLINK', record)
+if at then forget(key, shadow) end
+return value

@@ -16,7 +16,7 @@ use super::{
         Error,
         client::Node,
         codec::decode_key,
-        keyspace::{SHARDS, shard},
+        keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
     commands::Commands,
@@ -27,6 +27,14 @@ const PAGE: usize = 1_000;
 
 /// A live entry as bytes, its key and its value, and the cache that decodes them.
 type RawEntry<K, V> = (Cache<K, V>, Vec<u8>, Vec<u8>);
+
+/// Of one page of `SCAN`.
+#[derive(Default)]
+struct Found {
+    entries: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// For each shard the keys whose values are still to be read.
+    unread: Vec<(u16, Vec<Vec<u8>>)>,
+}
 
 /// How far `SCAN` has come, on one server after the other.
 struct ScanCursor {
@@ -45,7 +53,8 @@ where
     /// The live entries, in no order (Redis: `SCAN`, `MGET`).
     ///
     /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
-    /// meanwhile may or may not. The server looks at **all its keys**, a thousand a round trip, and in a
+    /// meanwhile may or may not. The server looks at **all its keys**, a thousand a round trip, gives the values of each
+    /// shard by the mebibyte, and in a
     /// cluster all servers do, one after the other; the keys that came are kept here, so that none comes
     /// twice. It is for maintenance, not for requests. What another program put under a key and is no string is
     /// passed over.
@@ -86,7 +95,7 @@ where
         self.iter().map(|entry| entry.map(|(_, value)| value))
     }
 
-    /// Entries on the server: live, or dead and not yet told of to subscribers (Redis: `SCAN`).
+    /// The number of live entries (Redis: `SCAN`).
     ///
     /// The server looks at all its keys, as for [`iter`](Cache::iter).
     pub async fn len(&self) -> Result<usize, Error> {
@@ -95,7 +104,7 @@ where
         Ok(scan.seen.len())
     }
 
-    /// Whether nothing is on the server. The server looks at its keys until it finds one.
+    /// Whether nothing lives. The server looks at its keys until it finds one.
     pub async fn is_empty(&self) -> Result<bool, Error> {
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
@@ -109,7 +118,7 @@ where
     /// Takes everything out that is there from begin to end of the call (Redis: `SCAN`, `UNLINK`).
     ///
     /// The server looks at all its keys, as for [`iter`](Cache::iter): one round trip a thousand keys, and one
-    /// more for those that are of this cache. What is dead and was not told of is told of.
+    /// more for those that are of this cache. What is dead and was not told of is still told of.
     ///
     /// # Cancel safety
     ///
@@ -118,7 +127,7 @@ where
         let mut scan = ScanCursor::new();
         while let Some(keys) = scan.next_page(self.commands()).await? {
             let clears = by_shard(keys).into_iter().map(async |(shard, keys)| {
-                let call = self.commands().remove_many(shard, &keys);
+                let call = self.commands().clear(shard, &keys);
                 call.send_once::<Value>(&self.client().for_batches()).await
             });
             try_join_all(clears).await?;
@@ -128,33 +137,37 @@ where
 
     /// The live entries as bytes.
     fn raw_entries(&self) -> BoxStream<'static, Result<RawEntry<K, V>, Error>> {
-        let begin = (self.clone(), ScanCursor::new(), VecDeque::new());
+        let begin = (self.clone(), ScanCursor::new(), Found::default());
         try_unfold(begin, async |(cache, mut scan, mut found)| {
             loop {
-                if let Some((key, value)) = found.pop_front() {
+                if let Some((key, value)) = found.entries.pop_front() {
                     return Ok(Some(((cache.clone(), key, value), (cache, scan, found))));
                 }
+                if !found.unread.is_empty() {
+                    cache.read_more(&mut found).await?;
+                    continue;
+                }
                 let Some(keys) = scan.next_page(cache.commands()).await? else { return Ok(None) };
-                found = cache.live_values_of(keys).await?;
+                found.unread = by_shard(keys);
             }
         })
         .boxed()
     }
 
-    /// The live ones of `keys`, with their values.
-    async fn live_values_of(
-        &self,
-        keys: Vec<Vec<u8>>,
-    ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, Error> {
-        let pages = by_shard(keys).into_iter().map(async |(shard, keys)| {
-            let call = self.commands().get_many(shard, &keys);
-            let values: Vec<Option<Vec<u8>>> =
-                call.send_idempotent(&self.client().for_batches()).await?;
-            Ok::<_, Error>(keys.into_iter().zip(values))
+    /// Reads of what was found as much as an answer of each shard holds.
+    async fn read_more(&self, found: &mut Found) -> Result<(), Error> {
+        let pages = found.unread.iter().map(async |(_, keys)| {
+            let call = self.commands().get_many(keys);
+            call.send_idempotent::<Vec<Option<Vec<u8>>>>(&self.client().for_batches()).await
         });
-        let pages = try_join_all(pages).await?;
-        let entries = pages.into_iter().flatten();
-        Ok(entries.filter_map(|(key, value)| Some((key, value?))).collect())
+        let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for ((_, keys), values) in found.unread.iter_mut().zip(pages) {
+            // At least one, or it would not end.
+            let read = keys.drain(..values.len().max(1).min(keys.len()));
+            found.entries.extend(read.zip(values).filter_map(|(key, value)| Some((key, value?))));
+        }
+        found.unread.retain(|(_, keys)| !keys.is_empty());
+        Ok(())
     }
 }
 

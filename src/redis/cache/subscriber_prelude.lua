@@ -1,29 +1,83 @@
--- What the two scripts by which subscribers read begin with, after prelude.lua: what is due goes to the stream,
+-- What the scripts by which subscribers read begin with, after prelude.lua: what is due goes to the stream,
 -- and what nobody needs leaves it. Changes nothing by itself.
 --
--- Both scripts return a table that begins with the time in milliseconds, entries of the stream, and 1 where
--- more may be had at once.
+-- KEYS[1]   the names of all groups, a set; then as in prelude.lua, of no key. What is due is not known before: the names
+--           of its records and shadows are made here, and all are in the index' slot.
+--
+-- Both scripts that read return a table that begins with the time in milliseconds, entries of the stream, and 1 where
+-- more may be had at once; and then what `told` is by now.
+
+local groups = KEYS[1]
 
 -- For so many milliseconds an entry is kept for those without a group, as nobody knows how far they have read.
 -- What is older is kept for groups alone.
 local KEEP = 60000
 
--- Moves what is due from its records to the stream, `most` at once; answers whether that was all. Whoever asks
--- first does it for all subscribers.
+-- After so many bytes of values a script stops, as all others wait meanwhile.
+local ENOUGH = 1048576
+
+-- Moves what is due to the stream, `most` at once; answers whether that was all. Whoever asks first does it for all
+-- subscribers.
 local function move_due(most)
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
+    local bytes, gone, shadows = 0, {}, {}
     for at = 1, #due, 2 do
-        local key = due[at]
-        local record = index .. ':' .. key
-        -- Not what another program put there.
-        if redis.call('TYPE', record).ok == 'string' then
-            tell(key, redis.call('GET', record), due[at + 1])
-            redis.call('UNLINK', record)
+        local key, deadline = due[at], tonumber(due[at + 1])
+        local shadow = index .. '.value:' .. key
+        local value = redis.pcall('GET', shadow)
+        -- Not of what another program has put in its place: that lives, and has another deadline.
+        local last = redis.call('PEXPIRETIME', index .. ':' .. key)
+        if type(value) == 'string' and (last == -2 or last == deadline - 1) then
+            add(key, value, deadline)
+            bytes = bytes + #value
         end
-        redis.call('ZREM', index, key)
+        gone[#gone + 1], shadows[#shadows + 1] = key, shadow
+        if bytes >= ENOUGH then break end
     end
-    return #due < 2 * most
+    if #gone > 0 then
+        redis.call('ZREM', index, unpack(gone))
+        redis.call('UNLINK', unpack(shadows))
+        if bytes > 0 then ring() end
+    end
+    local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
+    if first then
+        local till = whole(redis.call('PEXPIRETIME', index))
+        redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
+    else
+        redis.call('DEL', soonest)
+    end
+    return #gone * 2 == #due and #gone < most
+end
+
+local function size_of(entries, from)
+    local bytes = 0
+    for at = from, #entries do
+        for _, field in ipairs(entries[at][2] or {}) do bytes = bytes + #field end
+    end
+    return bytes
+end
+
+-- Adds entries to `entries` as `read(count)` gives them, up to `room`: few at first, as nobody knows how large they are,
+-- until they are enough for one answer. Answers whether that was all.
+local function gather(entries, room, read)
+    local count, bytes = 1, size_of(entries, 1)
+    while #entries < room and bytes < ENOUGH do
+        local from = #entries + 1
+        count = math.min(count, room - #entries)
+        local is_all = read(count)
+        local more = size_of(entries, from)
+        bytes = bytes + more
+        if is_all then return true end
+        -- As many as fit, by those that came.
+        local fit = math.floor((ENOUGH - bytes) * (#entries - from + 1) / math.max(more, 1))
+        count = math.max(1, math.min(4 * count, fit))
+    end
+    return false
+end
+
+local function extend(entries, more)
+    for _, entry in ipairs(more) do entries[#entries + 1] = entry end
 end
 
 -- A reply of names and values as a table.
@@ -40,8 +94,12 @@ end
 -- Takes from the stream what nobody needs any more: all that every group has acked, if it is not too new for
 -- those who listen without a group.
 local function trim()
-    local oldest = math.max(0, now - KEEP)
     if redis.call('EXISTS', stream) == 0 then return end
+    -- Those that left with an older stream need all of this one.
+    for _, group in ipairs(redis.call('SMEMBERS', groups)) do
+        redis.pcall('XGROUP', 'CREATE', stream, group, '0')
+    end
+    local oldest = math.max(0, now - KEEP)
     for _, reply in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         local group = named(reply)
         local first = group['last-delivered-id']
@@ -52,4 +110,8 @@ local function trim()
         oldest = math.min(oldest, milliseconds(first))
     end
     redis.call('XTRIM', stream, 'MINID', '~', whole(oldest))
+end
+
+local function news()
+    return redis.call('GET', told) or ''
 end

@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{ExpiringSet, SetState, scores::ScoreUnit};
-use crate::redis::{Client, Error, Format};
+use crate::redis::{Client, Error, Format, keyspace::Kind};
 
 /// Sets up an [`ExpiringSet`]. Made by [`ExpiringSet::builder`].
 #[derive(Clone, Debug)]
@@ -78,8 +78,7 @@ impl<T> ExpiringSetBuilder<T> {
     ///
     /// [`Error::Name`].
     pub fn build(self) -> Result<ExpiringSet<T>, Error> {
-        // Shards have numbers: this is no name of theirs.
-        let key = self.client.keyspace(&self.name)?.tagged(b"set");
+        let key = self.client.keyspace(Kind::ExpiringSet, &self.name)?.single();
         Ok(ExpiringSet::with(self.client, key, self.ttl, self.format, ScoreUnit::Millis))
     }
 }

@@ -4,6 +4,9 @@
 use super::scores::ScoreUnit;
 use crate::redis::script::Script;
 
+/// So many members a script takes out at most: all others wait meanwhile.
+pub(super) const ROUND: usize = 1_000;
+
 /// `KEYS` and `ARGV[1]` are those of `prelude.lua`.
 pub(super) struct Scripts {
     /// `ARGV`: a score, `1` to take the place of all that have it, and members.
@@ -16,8 +19,9 @@ pub(super) struct Scripts {
     pub(super) put_back: Script,
     /// `ARGV`: a member. Whether it was there.
     pub(super) remove: Script,
-    /// `ARGV`: the ends of a range of scores. How many members had such.
+    /// `ARGV`: the ends of a range of scores. How many members had such, up to [`ROUND`].
     pub(super) remove_range: Script,
+    pub(super) clear: Script,
     /// `ARGV`: a member.
     pub(super) score: Script,
     pub(super) len: Script,
@@ -40,18 +44,25 @@ impl Scripts {
             range: Script::new([
                 layout,
                 prelude,
-                "return redis.call('ZRANGEBYSCORE', key, ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])",
+                "return redis.call('ZRANGEBYSCORE', key, from_alive(ARGV[2]), ARGV[3], 'LIMIT', 0, ARGV[4])",
             ]),
-            pop: Script::new([layout, prelude, "return redis.call('ZPOPMIN', key)"]),
+            pop: Script::new([layout, prelude, include_str!("pop.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
-            remove: Script::new([layout, prelude, "return redis.call('ZREM', key, ARGV[2])"]),
-            remove_range: Script::new([
+            remove: Script::new([
                 layout,
                 prelude,
-                "return redis.call('ZREMRANGEBYSCORE', key, ARGV[2], ARGV[3])",
+                "local was_alive = is_alive(redis.call('ZSCORE', key, ARGV[2]))
+                return redis.call('ZREM', key, ARGV[2]) == 1 and was_alive and 1 or 0",
             ]),
-            score: Script::new([layout, prelude, "return redis.call('ZSCORE', key, ARGV[2])"]),
-            len: Script::new([layout, prelude, "return redis.call('ZCARD', key)"]),
+            remove_range: Script::new([layout, prelude, include_str!("remove_range.lua")]),
+            clear: Script::new([layout, prelude, "return redis.call('UNLINK', key)"]),
+            score: Script::new([
+                layout,
+                prelude,
+                "local score = redis.call('ZSCORE', key, ARGV[2])
+                return is_alive(score) and score",
+            ]),
+            len: Script::new([layout, prelude, "return redis.call('ZCOUNT', key, alive, '+inf')"]),
         }
     }
 }

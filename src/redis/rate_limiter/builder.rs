@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{
-    super::{Client, Error},
+    super::{Client, Error, keyspace::Kind},
     RateLimiter,
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
@@ -129,7 +129,7 @@ impl<K> RateLimiterBuilder<K> {
         assert!(!self.limits.is_empty(), "a rate limiter needs at least one limit, got none");
         let Self { client, name, limits, window, .. } = self;
         let state = LimiterState {
-            keyspace: client.keyspace(&name)?,
+            keyspace: client.keyspace(Kind::RateLimiter, &name)?,
             plan: OwnPlan::new(limits.clone(), window),
             timeout: self.timeout,
             fallback: Fallback::new(self.on_error, &limits, window, &name),

@@ -1,4 +1,4 @@
-//! What `take.lua` and `claim.lua` answer: one string of MessagePack, since a reply of thousands of parts takes
+//! What `lend.lua` answers: one string of MessagePack, since a reply of thousands of parts takes
 //! both sides longer than all else.
 
 use std::fmt;
@@ -18,8 +18,12 @@ pub(super) struct BatchReply {
     pub(super) keys_and_scores: Vec<PackedReply>,
     /// For each key its value.
     pub(super) values: Vec<PackedReply>,
-    /// Of a claim: each lease ends two microseconds after the one before, and the first after this.
-    pub(super) lease_ends_after: PackedReply,
+    /// Each lease ends four microseconds after the one before, and the first after this.
+    pub(super) lease_ends_after: i64,
+    /// For each key the number of this attempt.
+    pub(super) attempts: Vec<u32>,
+    /// Whether what came was enough for one answer, and there may be more.
+    pub(super) is_cut: bool,
 }
 
 impl BatchReply {

@@ -5,7 +5,10 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 use super::{TimeoutDict, layout::Layout, state::DictState};
-use crate::redis::{Client, Error, Format};
+use crate::{
+    redis::{Client, Error, Format, keyspace::Kind},
+    timeout_dict::Retries,
+};
 
 /// How long who waits sleeps at most, unless set.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -18,6 +21,7 @@ pub struct TimeoutDictBuilder<K, V> {
     name: String,
     format: Format,
     ask_every: Duration,
+    retries: Retries,
     types: PhantomData<fn(K, V)>,
 }
 
@@ -38,6 +42,7 @@ impl<K, V> TimeoutDict<K, V> {
             name: name.into(),
             format: Format::default(),
             ask_every: ASK_EVERY,
+            retries: Retries::DEFAULT,
             types: PhantomData,
         }
     }
@@ -52,14 +57,19 @@ impl<K, V> TimeoutDict<K, V> {
     ///   read, but neither counted nor cleared. Ours stays there, with `+inf`.
     /// * What is lent here the original does not see until the lease is over, since the lease's end is the
     ///   score meanwhile, and what [`ttl`](Self::ttl) tells. What it sets anew makes a claim void.
+    /// * Nobody counts how often an entry failed, as the original would not know what to reset: a claim that is dropped
+    ///   comes again after a second or so each time, [`attempts`](super::Claim::attempts) is 1, and nothing is ever dead.
+    /// * Keys are strings as they are, and JSON for other types. So two keys of a type that has both, as an
+    ///   `Option<String>`, may be one. No key may be the name of the sorted set.
+    /// * A timer of theirs for which there is no data is no entry. It stays, and is passed over for a minute.
     /// * All is in one sorted set, which a cluster keeps in another slot than most of its keys: scripts fail
     ///   there, unless `set` and all keys share a hash tag.
     pub fn compat(client: &Client, set: impl Into<String>) -> Self {
-        Self::with(client.clone(), Layout::compat(set.into()), ASK_EVERY)
+        Self::with(client.clone(), Layout::compat(set.into()), ASK_EVERY, Retries::DEFAULT)
     }
 
-    fn with(client: Client, layout: Layout, ask_every: Duration) -> Self {
-        let state = DictState { client, layout, ask_every, waiting: Mutex::new(()) };
+    fn with(client: Client, layout: Layout, ask_every: Duration, retries: Retries) -> Self {
+        let state = DictState { client, layout, ask_every, retries, waiting: Mutex::new(()) };
         Self { state: Arc::new(state), types: PhantomData }
     }
 }
@@ -84,13 +94,41 @@ impl<K, V> TimeoutDictBuilder<K, V> {
         self
     }
 
+    /// How long an entry stays away when a claim on it was dropped: `first` after its first failure, and twice as long
+    /// after each, up to `max`. Defaults to a second, and a minute.
+    ///
+    /// It is jittered: half to three halves of that, so that what failed together does not come again together.
+    ///
+    /// # Panics
+    ///
+    /// Where `first` is longer than `max`.
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        assert!(first <= max, "the first backoff is {first:?}, longer than the longest, {max:?}");
+        (self.retries.first, self.retries.max) = (first, max);
+        self
+    }
+
+    /// How often an entry may fail before it is dead: then it is still read, but comes no more until it is
+    /// [revived](TimeoutDict::revive), set, or taken by [`take_dead`](TimeoutDict::take_dead). Who claims it decides, so
+    /// all who use the name should agree. Defaults to no bound.
+    ///
+    /// # Panics
+    ///
+    /// Where `attempts` is 0.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        assert!(attempts > 0, "max_attempts is at least 1, and not 0");
+        self.retries.max_attempts = attempts;
+        self
+    }
+
     /// The dictionary. Nothing is sent for it.
     ///
     /// # Errors
     ///
     /// [`Error::Name`].
     pub fn build(self) -> Result<TimeoutDict<K, V>, Error> {
-        let layout = Layout::sharded(&self.client.keyspace(&self.name)?, self.format);
-        Ok(TimeoutDict::with(self.client, layout, self.ask_every))
+        let layout =
+            Layout::sharded(&self.client.keyspace(Kind::TimeoutDict, &self.name)?, self.format);
+        Ok(TimeoutDict::with(self.client, layout, self.ask_every, self.retries))
     }
 }

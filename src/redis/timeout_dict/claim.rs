@@ -1,10 +1,11 @@
 //! An entry that is lent, until it is acked, dropped, or its lease is over.
 //!
 //! A claim is the end of its lease, as the entry's score on the server: each verb is a script that does nothing
-//! where the score is another. A dropped claim gives its entry back: its [`Delivery`] does, when it is dropped
-//! with it.
+//! where the score is another. A dropped claim has failed: its [`Delivery`] says so, when it is dropped with it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
+
+use tokio::sync::Mutex;
 
 use super::{
     delivery::{Delivery, OnDrop, run_to_end},
@@ -17,9 +18,12 @@ use crate::redis::Error;
 /// [`next_claim`](super::TimeoutDict::next_claim).
 ///
 /// The entry itself stays in the dictionary, readable, until the claim is [acked](Claim::ack). A claim that is
-/// dropped without it gives the entry back, with the deadline that it had, by a task of the runtime on which
-/// it was claimed: in a moment, since nobody waits for the server's answer. Where that fails, where the claim
-/// is leaked, or its process is killed, the entry comes again when the lease is over.
+/// dropped without it, because of an error, a panic or the end of its task, has failed: the entry is due again after
+/// a [backoff](super::TimeoutDictBuilder::backoff), which doubles with each failure, or when
+/// [`retry_in`](Claim::retry_in) says. A task of the runtime on which it was claimed tells the server, since nobody
+/// waits for the answer. Where that fails, where the claim is leaked, or its process is killed, the entry comes again
+/// when the lease is over, at once. After so many failures as there may be
+/// ([`max_attempts`](super::TimeoutDictBuilder::max_attempts)), it is dead.
 ///
 /// A claim is void once its entry was given to another, after the end of the lease, or was set, removed,
 /// cleared, or given another deadline or none. Whatever is done with a void claim changes nothing. The end of
@@ -27,7 +31,8 @@ use crate::redis::Error;
 pub struct Claim<K, V> {
     key: K,
     value: V,
-    /// Dropped with the claim, it ends the lease by a task: [`OnDrop::EndLease`]. `ack` disarms it.
+    /// Dropped with the claim, it tells of the failure by a task: [`OnDrop::Fail`]. What ends the claim otherwise disarms
+    /// it.
     delivery: Delivery,
 }
 
@@ -35,6 +40,9 @@ impl<K, V> Claim<K, V> {
     pub(super) fn new(key: K, value: V, mut delivery: Delivery) -> Self {
         // It stays on the server meanwhile, so nothing is to be sent back of it.
         delivery.value = ::redis::Value::Nil;
+        if let Some(lease_end) = delivery.lease_end() {
+            delivery.on_drop = OnDrop::Fail { lease_end: Arc::new(Mutex::new(lease_end)) };
+        }
         Self { key, value, delivery }
     }
 
@@ -46,6 +54,12 @@ impl<K, V> Claim<K, V> {
     /// The value, as it was when the entry was claimed.
     pub fn value(&self) -> &V {
         &self.value
+    }
+
+    /// How often the entry was lent since it was set or revived, with this claim: 1 at the first. Always 1 where it is
+    /// shared with the [original](super::TimeoutDict::compat), which counts nothing.
+    pub fn attempts(&self) -> u32 {
+        self.delivery.attempts
     }
 
     /// Takes the entry out, as it is done with; false where the claim is void. Of all claims that were ever
@@ -60,11 +74,11 @@ impl<K, V> Claim<K, V> {
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it was polled drops the claim: the entry is given back. One that is
+    /// A call that is dropped before it was polled drops the claim, which fails. One that is
     /// dropped later may still be carried out; where it is not, the entry comes again when the lease is over.
     pub async fn ack(mut self) -> Result<bool, Error> {
-        // From here on it is not given back, whatever happens: it may be acked already.
-        let OnDrop::EndLease { lease_end, .. } = std::mem::take(&mut self.delivery.on_drop) else {
+        // From here on it has not failed, whatever happens: it may be acked already.
+        let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
             return Ok(false);
         };
         let Delivery { state, key, .. } = &self.delivery;
@@ -72,6 +86,35 @@ impl<K, V> Claim<K, V> {
         let call = state.key_call(key, |scripts| &scripts.ack).arg(lease_end);
         match call.send_once(&state.client).await {
             Ok(is_acked) => Ok(is_acked),
+            Err(error) => {
+                let shard = state.layout.shard_of(key);
+                Err(state.name_wrong_type(error, shard, Some(key)).await)
+            }
+        }
+    }
+
+    /// Gives the entry back, so that it comes again in `delay`; false where the claim is void. It counts as a failure:
+    /// the last that there may be leaves the entry dead, whatever `delay`. One that ends after the year 2255 is never
+    /// over.
+    ///
+    /// One round trip, one script.
+    ///
+    /// # Errors
+    ///
+    /// After any error it comes again in `delay`, or when the lease is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that is dropped before it was polled drops the claim, which fails. One that is dropped later may still be
+    /// carried out; where it is not, the entry comes again when the lease is over.
+    pub async fn retry_in(mut self, delay: Duration) -> Result<bool, Error> {
+        let OnDrop::Fail { lease_end } = mem::take(&mut self.delivery.on_drop) else {
+            return Ok(false);
+        };
+        let Delivery { state, key, attempts, .. } = &self.delivery;
+        let lease_end = *lease_end.lock().await;
+        match state.fail(key, lease_end, Some(delay), *attempts).await {
+            Ok(was_held) => Ok(was_held),
             Err(error) => {
                 let shard = state.layout.shard_of(key);
                 Err(state.name_wrong_type(error, shard, Some(key)).await)
@@ -94,7 +137,7 @@ impl<K, V> Claim<K, V> {
     /// A call that is dropped is carried out all the same, by a task; what is done with the claim next waits
     /// for it.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        let OnDrop::EndLease { lease_end, .. } = &self.delivery.on_drop else { return Ok(false) };
+        let OnDrop::Fail { lease_end } = &self.delivery.on_drop else { return Ok(false) };
         let (state, key) = (self.delivery.state.clone(), self.delivery.key.clone());
         // Held until the server has answered: what else is done with the claim needs the new number.
         let mut lease_end = lease_end.clone().lock_owned().await;

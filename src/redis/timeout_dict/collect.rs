@@ -1,93 +1,122 @@
-//! How what is due is had from all shards: a peek into each, how much of each is among the oldest, then one
-//! script in each of those; again while there is more, since a script touches 512 entries at most.
+//! How what is due is had from all shards, in rounds: a peek into each, how much of each is among the oldest, then
+//! one script in each of those, which lends it. A script touches 512 entries at most and stops at about a mebibyte of
+//! values, so there may be another round.
 
 use std::{sync::Arc, time::Duration};
 
 use ::redis::Value as Reply;
 use futures_util::future::join_all;
-use tokio::sync::Mutex;
 
 use super::{
     batch_reply::{BatchReply, PackedReply},
     delivery::{Delivery, OnDrop},
     layout::ShardKeys,
     oldest_first::{DuePeek, first_peek_len, peek_len, takes_per_shard},
-    state::{DUE_AGAIN, DictState, NEVER, lease_micros, micros},
+    state::{DictState, NEVER, lease_micros},
 };
-use crate::redis::Error;
+use crate::redis::{Error, keyspace::few_at_once};
+
+/// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
+/// that a client gives it is none.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// What is done with what is due.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Collect {
+    /// What is out only once it is [confirmed](DictState::confirm).
     Take,
-    Claim { lease: Duration },
+    Claim {
+        lease: Duration,
+    },
+    /// As `Take`, of what is dead.
+    TakeDead,
 }
 
+/// What one round gave.
+pub(super) struct Round {
+    pub(super) entries: Vec<Delivery>,
+    /// In how long the next is due.
+    pub(super) wait: Option<Duration>,
+    /// Whether there is nothing more to be had.
+    pub(super) is_over: bool,
+    /// What shards said that gave nothing.
+    pub(super) failure: Option<Error>,
+}
+
+/// What one script gave.
+struct Batch {
+    entries: Vec<Delivery>,
+    /// Whether there may be more of what it was asked for.
+    is_cut: bool,
+    /// Whether it met anything due, be it no entry.
+    has_met: bool,
+}
+
+/// For each shard, until when what is due counts: of what became due when a call had begun, nothing. Else it would not
+/// end while a lease of zero gives back what it claims, or busy setters add what is due at once.
+pub(super) type Horizon = Vec<i64>;
+
 impl DictState {
-    /// At most `max` of what is due, the oldest first; and in how long the next is.
+    pub(super) fn horizon(&self) -> Horizon {
+        vec![NEVER as i64; self.layout.shards().len()]
+    }
+
+    /// At most `room` of what is due, among them the oldest.
     pub(super) async fn collect(
         self: Arc<Self>,
         how: Collect,
-        max: usize,
-    ) -> Result<(Vec<Delivery>, Option<Duration>), Error> {
+        room: usize,
+        mut horizon: Horizon,
+    ) -> Result<(Round, Horizon), Error> {
         let shards = self.layout.shards().len();
-        // Of what became due when this had begun, nothing: else it would not end while a lease of zero gives
-        // back what it claims, or busy setters add what is due at once.
-        let mut latest = vec![NEVER as i64; shards];
-        let mut collected = Vec::new();
-        loop {
-            let room = max - collected.len();
-            let (few, many) = (first_peek_len(room, shards), peek_len(room, shards));
-            let (mut peeks, mut failure) = self.peek_all(&latest, few).await;
-            let (mut takes, mut is_all) = takes_per_shard(&peeks, room);
-            // Only now it is known that not all is to be had, so that the order counts.
-            if !is_all && few < many {
-                (peeks, failure) = self.peek_all(&latest, many).await;
-                (takes, is_all) = takes_per_shard(&peeks, room);
-            }
-            let wait = peeks.iter().flatten().filter_map(|peek| peek.wait).min();
-            for (latest, peek) in latest.iter_mut().zip(&peeks) {
-                *latest = peek.as_ref().map_or(*latest, |peek| peek.now.min(*latest));
-            }
-            let batches = self.layout.shards().iter().zip(latest.iter().zip(&takes));
-            let batches = batches.filter(|(_, (_, take))| **take > 0);
-            let batches = join_all(
-                batches
-                    .map(|(shard, (latest, take))| self.collect_from(shard, how, *latest, *take)),
-            );
-            let mut entries = Vec::new();
-            for batch in batches.await {
-                match batch {
-                    Ok(batch) => entries.extend(batch),
-                    Err(error) => failure = Some(error),
+        let (few, many) = (first_peek_len(room, shards), peek_len(room, shards));
+        let (mut peeks, mut failure) = self.peek_all(how, &horizon, few).await;
+        let (mut takes, mut is_all) = takes_per_shard(&peeks, room);
+        // Only now it is known that not all is to be had, so that the order counts.
+        if !is_all && few < many {
+            (peeks, failure) = self.peek_all(how, &horizon, many).await;
+            (takes, is_all) = takes_per_shard(&peeks, room);
+        }
+        let wait = peeks.iter().flatten().filter_map(|peek| peek.wait).min();
+        for (latest, peek) in horizon.iter_mut().zip(&peeks) {
+            *latest = peek.as_ref().map_or(*latest, |peek| peek.now.min(*latest));
+        }
+        let batches = self.layout.shards().iter().zip(horizon.iter().zip(&takes));
+        let batches = batches.filter(|(_, (_, take))| **take > 0);
+        let batches =
+            batches.map(|(shard, (latest, take))| self.lend_from(shard, how, *latest, *take));
+        let mut entries = Vec::new();
+        let (mut is_cut, mut has_met) = (false, false);
+        for batch in few_at_once(batches).await {
+            match batch {
+                Ok(batch) => {
+                    entries.extend(batch.entries);
+                    is_cut |= batch.is_cut;
+                    has_met |= batch.has_met;
                 }
-            }
-            // With none of what was seen, others were faster: they have it, and what is left may be theirs too.
-            let is_over = is_all || entries.is_empty();
-            entries.sort_by(|(one, _), (other, _)| f64::total_cmp(one, other));
-            collected.extend(entries.into_iter().map(|(_, entry)| entry));
-            match failure {
-                Some(error) if collected.is_empty() => return Err(error),
-                // What was had is the caller's: an error would send it back.
-                Some(error) => {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "a shard gave nothing of what is due");
-                    return Ok((collected, wait));
-                }
-                None if is_over || collected.len() >= max => return Ok((collected, wait)),
-                None => {}
+                Err(error) => failure = Some(error),
             }
         }
+        if entries.is_empty()
+            && let Some(error) = failure
+        {
+            return Err(error);
+        }
+        // With none of what was seen, others were faster: they have it, and what is left may be theirs too.
+        let is_over = !is_cut && (is_all || !has_met);
+        Ok((Round { entries, wait, is_over, failure }, horizon))
     }
 
     /// What each shard has due, with up to `count` deadlines of it; and one of the errors, if there are some.
     async fn peek_all(
         &self,
-        latest: &[i64],
+        how: Collect,
+        horizon: &Horizon,
         count: usize,
     ) -> (Vec<Option<DuePeek>>, Option<Error>) {
-        let peeks = self.layout.shards().iter().zip(latest).map(async |(shard, latest)| {
+        let peeks = self.layout.shards().iter().zip(horizon).map(async |(shard, latest)| {
             let call = self.shard_call(shard, |scripts| &scripts.peek_due).arg(*latest).arg(count);
+            let call = call.arg(how.name());
             let answer: Result<Vec<i64>, _> = call.send_idempotent(&self.client).await;
             match answer {
                 Ok(answer) => Ok(DuePeek::new(&answer)),
@@ -105,50 +134,61 @@ impl DictState {
         (peeks.collect(), failure)
     }
 
-    /// Up to `count` entries that a shard has due, each with its score.
-    async fn collect_from(
+    /// Up to `count` entries that a shard has due.
+    async fn lend_from(
         self: &Arc<Self>,
         shard: &ShardKeys,
         how: Collect,
         latest: i64,
         count: usize,
-    ) -> Result<Vec<(f64, Delivery)>, Error> {
-        let (call, span) = match how {
-            Collect::Take => (self.shard_call(shard, |scripts| &scripts.take), micros(DUE_AGAIN)),
-            Collect::Claim { lease } => {
-                (self.shard_call(shard, |scripts| &scripts.claim), lease_micros(lease))
-            }
+    ) -> Result<Batch, Error> {
+        let lease = match how {
+            Collect::Claim { lease } => lease,
+            Collect::Take | Collect::TakeDead => self.take_lease(),
         };
-        let call = call.arg(latest).arg(count).arg(span);
-        // Once: what a lost answer held is out already, and the second time more would be.
+        let call = self.shard_call(shard, |scripts| &scripts.lend).arg(latest).arg(count);
+        let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
+        let call = call.arg(match self.retries.max_attempts {
+            u32::MAX => 0,
+            most => most,
+        });
+        // Once: what a lost answer held is lent already, and the second time more would be.
         let answer: Vec<u8> = match call.send_once(&self.client.for_batches()).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.name_wrong_type(error, shard, None).await),
         };
-        let BatchReply { keys_and_scores, values, lease_ends_after: PackedReply(first_end) } =
+        let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut } =
             BatchReply::decode(&answer, &shard.index)?;
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
+        let has_met = !values.is_empty();
         let mut entries = Vec::with_capacity(values.len());
-        for (PackedReply(value), number) in values.into_iter().zip(1..) {
+        for ((PackedReply(value), attempts), number) in values.into_iter().zip(attempts).zip(1..) {
             let (Some(Reply::BulkString(key)), Some(Reply::BulkString(score))) =
                 (keys_and_scores.next(), keys_and_scores.next())
             else {
                 break;
             };
-            let at = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
-            let on_drop = match (&value, &first_end) {
-                // It had no record any more, so it was no entry.
-                (Reply::Nil, _) => continue,
-                // Of another type, for which the script has seen to it.
-                (Reply::Int(_), _) => OnDrop::Nothing,
-                (_, Reply::Int(first)) => {
-                    let lease_end = Arc::new(Mutex::new(first + 2 * number));
-                    OnDrop::EndLease { lease_end, score }
-                }
-                _ => OnDrop::PutBack { score },
-            };
-            entries.push((at.unwrap_or(0.0), Delivery::new(self, key, value, on_drop)));
+            // It had no record any more, so it was no entry; or it has just died.
+            if matches!(value, Reply::Nil) {
+                continue;
+            }
+            let due = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
+            let on_drop = OnDrop::GiveBack { lease_end: lease_ends_after + 4 * number, score };
+            let mut entry = Delivery::new(self, key, value, on_drop);
+            (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
+            entries.push(entry);
         }
-        Ok(entries)
+        Ok(Batch { entries, is_cut, has_met })
+    }
+}
+
+impl Collect {
+    /// As scripts call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Take => "TAKE",
+            Self::Claim { .. } => "CLAIM",
+            Self::TakeDead => "DEAD",
+        }
     }
 }

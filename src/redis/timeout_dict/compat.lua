@@ -1,9 +1,14 @@
 -- The layout of dictionaries that the original class writes too (`compat`); sharded.lua is the other. Changes
 -- nothing by itself; prelude.lua follows.
 --
--- A record is a hash, whose key is that of the entry. Scores are seconds since the Unix epoch.
+-- A record is a hash, whose key is that of the entry. Scores are seconds since the Unix epoch. Nothing is dead, and
+-- failures are not counted: the original would not know what it has to reset.
 
+local dead
 local TYPE = 'hash'
+-- A timer without data is one of the original's programs, which may be about to give it some: it is not ours to take
+-- away.
+local KEEPS_ORPHANS = true
 
 local function score(micros)
   return micros < 2 ^ 53 and string.format('%.6f', micros / 1000000) or '+inf'
@@ -18,18 +23,22 @@ local function is_lent()
   return false
 end
 
+local is_claimed = is_lent
+
 local function read(name)
   local fields = redis.call('HGETALL', name)
   return #fields > 0 and fields
 end
 
-local function read_all(names)
-  local values = {}
-  for i, name in ipairs(names) do
-    local fields = redis.pcall('HGETALL', name)
-    values[i] = not fields.err and #fields > 0 and fields
+local function look(name)
+  local fields, size = redis.pcall('HGETALL', name), 0
+  if fields.err then
+    return 1, 0
   end
-  return values
+  for i = 1, #fields do
+    size = size + #fields[i]
+  end
+  return #fields > 0 and fields, size
 end
 
 local function has(name)
@@ -43,3 +52,13 @@ local function write(name, first)
     redis.call('HSET', name, unpack(ARGV, from, math.min(from + 999, #ARGV)))
   end
 end
+
+local function death_of() end
+
+local function failures_of()
+  return {}
+end
+
+local function fail() end
+
+local function forget() end

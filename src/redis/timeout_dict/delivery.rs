@@ -1,5 +1,5 @@
 //! An entry on its way from the server to the caller, and its way back: what was taken or claimed and reaches
-//! nobody, since the caller gave up, a value can't be read, or a claim is dropped, goes back by itself.
+//! nobody, since the caller gave up or a claim is dropped, goes back by itself.
 
 use std::{mem, sync::Arc};
 
@@ -13,6 +13,10 @@ use crate::redis::Error;
 pub(super) struct Delivery {
     pub(super) state: Arc<DictState>,
     pub(super) key: Vec<u8>,
+    /// When it was due, in the index' scores.
+    pub(super) due: f64,
+    /// Which attempt it is.
+    pub(super) attempts: u32,
     /// As the script gave it; nothing where a claim has it in its own form.
     pub(super) value: Reply,
     pub(super) on_drop: OnDrop,
@@ -24,19 +28,35 @@ pub(super) struct Delivery {
 pub(super) enum OnDrop {
     #[default]
     Nothing,
-    /// It was taken out, and is put back with the score that it had; without one, to be due again in a while.
-    PutBack { score: Vec<u8> },
-    /// It was lent: its lease is ended, and it has the score that it had.
-    EndLease {
-        /// The claim's number. An extension has it until it knows the next one.
-        lease_end: Arc<Mutex<i64>>,
-        score: Vec<u8>,
-    },
+    /// It was taken out, and is put back as it was.
+    PutBack { was: Vec<u8> },
+    /// It was lent, and nobody has heard of it: it has the score again that it had.
+    GiveBack { lease_end: i64, score: Vec<u8> },
+    /// Somebody has its claim, which fails. An extension has the claim's number until it knows the next one.
+    Fail { lease_end: Arc<Mutex<i64>> },
 }
 
 impl Delivery {
     pub(super) fn new(state: &Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) -> Self {
-        Self { state: state.clone(), key, value, on_drop, runtime: Handle::current() }
+        let (state, runtime) = (state.clone(), Handle::current());
+        Self { state, key, due: 0.0, attempts: 1, value, on_drop, runtime }
+    }
+
+    /// The number of its lease, which nobody has heard of.
+    pub(super) fn lease_end(&self) -> Option<i64> {
+        match self.on_drop {
+            OnDrop::GiveBack { lease_end, .. } => Some(lease_end),
+            _ => None,
+        }
+    }
+
+    /// It was lent to a take, and is out now.
+    pub(super) fn is_out(&mut self) {
+        if let OnDrop::GiveBack { score, .. } = &self.on_drop {
+            let failures = self.attempts.saturating_sub(1).to_string();
+            let was = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
+            self.on_drop = OnDrop::PutBack { was };
+        }
     }
 
     /// It has reached who wanted it, or has gone its way.
@@ -58,7 +78,7 @@ impl Delivery {
             return None;
         }
         let (key, value) = (mem::take(&mut self.key), mem::take(&mut self.value));
-        Some(self.runtime.spawn(send_back(self.state.clone(), key, value, on_drop)))
+        Some(self.runtime.spawn(send_back(self.state.clone(), key, value, on_drop, self.attempts)))
     }
 }
 
@@ -68,14 +88,21 @@ impl Drop for Delivery {
     }
 }
 
-async fn send_back(state: Arc<DictState>, key: Vec<u8>, value: Reply, on_drop: OnDrop) {
+async fn send_back(
+    state: Arc<DictState>,
+    key: Vec<u8>,
+    value: Reply,
+    on_drop: OnDrop,
+    attempts: u32,
+) {
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
-        OnDrop::PutBack { score } => state.put_back(&key, &score, &value).await,
-        OnDrop::EndLease { lease_end, score } => {
+        OnDrop::PutBack { was } => state.put_back(&key, &was, &value).await,
+        OnDrop::GiveBack { lease_end, score } => state.give_back(&key, lease_end, &score).await,
+        OnDrop::Fail { lease_end } => {
             // After an extension that is under way, which makes the number another.
             let lease_end = *lease_end.lock().await;
-            state.give_back(&key, lease_end, &score).await
+            state.fail(&key, lease_end, None, attempts).await.map(drop)
         }
     };
     if let Err(error) = outcome {

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{
     TimeoutDict,
     claim::Claim,
     collect::Collect,
-    delivery::{Delivery, OnDrop, run_to_end},
+    delivery::{Delivery, run_to_end},
 };
-use crate::redis::{Error, codec::decode_key};
+use crate::redis::Error;
 
 /// An entry as the caller's types, which goes back until it is the caller's.
 type Entry<K, V> = (K, V, Delivery);
@@ -25,23 +24,26 @@ where
     /// Takes out at most `max` entries that are due, the [oldest first](#order): at most once, as they are
     /// lost where the caller is.
     ///
+    /// What it takes it is first lent for a moment, twice the client's timeout and ten seconds at most, and says then that
+    /// it has it. So what an answer held that was lost or too slow comes again by itself after that, and the entries that
+    /// come with an error of the server are none. Only where the very last answer is lost, for as long, nobody knows.
+    ///
     /// # Cancel safety
     ///
     /// What a call that is dropped has taken goes back by itself, in a moment, with the deadline that it had.
     /// It is lost where the process or the runtime ends first.
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
-        let (batch, _) = self.collect(Collect::Take, max).await?;
-        Ok(self.decode_all(batch).await?.into_iter().map(taken).collect())
+        self.take(Collect::Take, max).await
     }
 
     /// Lends at most `max` entries that are due for `lease`, the [oldest first](#order): at least once, as what
     /// is not acked by then comes again.
     ///
     /// Each entry comes as a [`Claim`], which is ended by [`Claim::ack`] when the work is done. A claim that
-    /// is dropped, because of an error, a panic or the end of its task, gives its entry back in a moment. That
-    /// of a process that was killed comes again when the lease is over. A lease of more than 35 years is over
-    /// after those; one of zero is at once.
+    /// is dropped, because of an error, a panic or the end of its task, has failed: its entry is due again after a
+    /// [backoff](super::TimeoutDictBuilder::backoff). That of a process that was killed comes again when the lease is
+    /// over, at once. A lease of more than 35 years is over after those; one of zero is at once.
     ///
     /// # Cancel safety
     ///
@@ -66,8 +68,8 @@ where
         max: usize,
         lease: Duration,
     ) -> Result<Vec<Claim<K, V>>, Error> {
-        let (batch, _) = self.collect(Collect::Claim { lease }, max).await?;
-        Ok(self.decode_all(batch).await?.into_iter().map(claimed).collect())
+        let (entries, _) = self.collect(Collect::Claim { lease }, max).await?;
+        Ok(entries.into_iter().map(claimed).collect())
     }
 
     /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
@@ -94,11 +96,16 @@ where
         self.next(Collect::Claim { lease }).await.map(claimed)
     }
 
+    pub(super) async fn take(&self, how: Collect, max: usize) -> Result<Vec<(K, V)>, Error> {
+        let (entries, _) = self.collect(how, max).await?;
+        Ok(entries.into_iter().map(taken).collect())
+    }
+
     async fn next(&self, how: Collect) -> Result<Entry<K, V>, Error> {
         let _first = self.state.waiting.lock().await;
         loop {
-            let (batch, wait) = self.collect(how, 1).await?;
-            if let Some(first) = self.decode_all(batch).await?.pop() {
+            let (mut entries, wait) = self.collect(how, 1).await?;
+            if let Some(first) = entries.pop() {
                 return Ok(first);
             }
             let longest = self.state.ask_every;
@@ -106,44 +113,108 @@ where
         }
     }
 
-    /// What is due, and in how long the next is.
+    /// At most `max` of what is due and can be read, the oldest first; and in how long the next is due.
+    ///
+    /// Round after round: each is carried to its end, also where the caller gives up, and what it gave goes back then.
     async fn collect(
         &self,
         how: Collect,
         max: usize,
-    ) -> Result<(Vec<Delivery>, Option<Duration>), Error> {
-        if max == 0 {
-            return Ok((Vec::new(), None));
+    ) -> Result<(Vec<Entry<K, V>>, Option<Duration>), Error> {
+        let mut horizon = self.state.horizon();
+        let mut entries = Vec::new();
+        let mut failure = None;
+        let mut next = None;
+        while entries.len() < max {
+            let collect = self.state.clone().collect(how, max - entries.len(), horizon);
+            let begin = Instant::now();
+            let round = match run_to_end(collect).await {
+                Ok((round, latest)) => {
+                    horizon = latest;
+                    round
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            };
+            let (good, mut culprits, error) = self.decode_all(round.entries);
+            failure = failure.or(error).or(round.failure);
+            if let Collect::Claim { .. } = how {
+                // They stay lent until the lease is over.
+                culprits.iter_mut().for_each(Delivery::disarm);
+                entries.extend(good);
+            } else {
+                let until = begin + self.state.take_lease();
+                let (confirmed, error) = self.confirm(good, culprits, until).await;
+                entries.extend(confirmed);
+                failure = failure.or(error);
+            }
+            next = round.wait;
+            if round.is_over {
+                break;
+            }
         }
-        run_to_end(self.state.clone().collect(how, max)).await
+        // Shards and rounds give each what is oldest in them.
+        entries.sort_by(|one, other| f64::total_cmp(&one.2.due, &other.2.due));
+        match failure {
+            Some(error) if entries.is_empty() => Err(error),
+            // What was had is the caller's: an error would send it back.
+            Some(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "some of what is due could not be had");
+                Ok((entries, next))
+            }
+            None => Ok((entries, next)),
+        }
     }
 
-    /// Waits for nothing, unless something is wrong with the entries: then all go back, the good ones too,
-    /// since an error can't hold them.
-    async fn decode_all(&self, batch: Vec<Delivery>) -> Result<Vec<Entry<K, V>>, Error> {
+    /// Those of a take that are out now.
+    async fn confirm(
+        &self,
+        entries: Vec<Entry<K, V>>,
+        culprits: Vec<Delivery>,
+        until: Instant,
+    ) -> (Vec<Entry<K, V>>, Option<Error>) {
+        let mut read = Vec::with_capacity(entries.len());
+        let mut deliveries = Vec::with_capacity(entries.len());
+        for (key, value, delivery) in entries {
+            read.push((key, value));
+            deliveries.push(delivery);
+        }
+        if deliveries.is_empty() && culprits.is_empty() {
+            return (Vec::new(), None);
+        }
+        let confirm = self.state.clone().confirm(deliveries, culprits, until);
+        match run_to_end(async { Ok(confirm.await) }).await {
+            Ok((confirmed, failure)) => {
+                let read = read.into_iter().zip(confirmed);
+                let confirmed = read.filter_map(|((key, value), out)| Some((key, value, out?)));
+                (confirmed.collect(), failure)
+            }
+            Err(error) => (Vec::new(), Some(error)),
+        }
+    }
+
+    /// What can be read, what can't, and why not the first of these.
+    fn decode_all(&self, batch: Vec<Delivery>) -> (Vec<Entry<K, V>>, Vec<Delivery>, Option<Error>) {
         let mut entries = Vec::with_capacity(batch.len());
-        let mut rest = batch.into_iter();
-        while let Some(mut delivery) = rest.next() {
+        let (mut culprits, mut why) = (Vec::new(), None);
+        for delivery in batch {
             match self.decode_one(&delivery) {
                 Ok((key, value)) => entries.push((key, value, delivery)),
                 Err(error) => {
-                    match &mut delivery.on_drop {
-                        // It stays lent, until the lease is over.
-                        OnDrop::EndLease { .. } | OnDrop::Nothing => delivery.disarm(),
-                        // So it is due in a while.
-                        OnDrop::PutBack { score } => score.clear(),
-                    }
-                    let others = entries.into_iter().map(|(.., delivery)| delivery).chain(rest);
-                    join_all(others.chain([delivery]).map(Delivery::send_back)).await;
-                    return Err(error);
+                    culprits.push(delivery);
+                    why = why.or(Some(error));
                 }
             }
         }
-        Ok(entries)
+        (entries, culprits, why)
     }
 
     fn decode_one(&self, delivery: &Delivery) -> Result<(K, V), Error> {
-        Ok((decode_key(&delivery.key)?, self.decode(&delivery.key, &delivery.value)?))
+        let Delivery { key, value, .. } = delivery;
+        Ok((self.state.layout.decode_key(key)?, self.decode(key, value)?))
     }
 }
 

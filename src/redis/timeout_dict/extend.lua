@@ -1,15 +1,16 @@
 -- Gives a lease another end, where the claim is not void.
 --
--- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the key
--- ARGV[3]            the claim: the end of its lease
--- ARGV[4]            the lease from now on, in microseconds
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the key
+-- ARGV[3]         the claim: the end of its lease
+-- ARGV[4]         the lease from now on, in microseconds
 -- Returns the new end, which is the claim from now on; or false.
 
 local key = ARGV[2]
-if not holds(key, ARGV[3]) then
+local set = lease_in(key, tonumber(ARGV[3]))
+if not set or not has(KEYS[#KEYS]) then
   return false
 end
-local lease_end = lease_end_in(ARGV[4])
-redis.call('ZADD', index, score(lease_end), key)
+local lease_end = lease_end_in(ARGV[4], CLAIM)
+redis.call('ZADD', set, score(lease_end), key)
 return lease_end

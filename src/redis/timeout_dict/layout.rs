@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::{
     Error, Format,
+    codec::{decode_bare_key, decode_key, encode_bare_key, encode_key},
     keyspace::{Keyspace, SHARDS, shard},
 };
 use super::scripts::{COMPAT, SHARDED, Scripts};
@@ -22,6 +23,8 @@ pub(super) struct Layout {
 pub(super) struct ShardKeys {
     /// The sorted set of its keys, by deadline.
     pub(super) index: Vec<u8>,
+    /// What scripts are given beside it, by the layout.
+    others: Vec<Vec<u8>>,
     /// What the names of its records begin with. Scripts append the key, since a call about what is due can't
     /// name its records beforehand; all are in the index' slot.
     pub(super) record_prefix: Vec<u8>,
@@ -33,12 +36,20 @@ enum ValueEncoding {
     Hash,
 }
 
+impl ShardKeys {
+    /// All that a script is given beside records.
+    pub(super) fn all(&self) -> Vec<&[u8]> {
+        [&self.index].into_iter().chain(&self.others).map(|key| &key[..]).collect()
+    }
+}
+
 impl Layout {
     pub(super) fn sharded(keyspace: &Keyspace, format: Format) -> Self {
         let keys_of = |shard| {
             let index = keyspace.index(shard).to_vec();
+            let others = [&b".dead"[..], b".failed"].map(|of| [&index[..], of].concat()).to_vec();
             let record_prefix = [&index[..], b":"].concat();
-            ShardKeys { index, record_prefix }
+            ShardKeys { index, others, record_prefix }
         };
         Self {
             shards: (0..SHARDS).map(keys_of).collect(),
@@ -48,7 +59,8 @@ impl Layout {
     }
 
     pub(super) fn compat(set: String) -> Self {
-        let shard = ShardKeys { index: set.into_bytes(), record_prefix: Vec::new() };
+        let index = set.into_bytes();
+        let shard = ShardKeys { index, others: Vec::new(), record_prefix: Vec::new() };
         Self { shards: vec![shard], encoding: ValueEncoding::Hash, scripts: &COMPAT }
     }
 
@@ -57,9 +69,32 @@ impl Layout {
     }
 
     pub(super) fn shard_of(&self, key: &[u8]) -> &ShardKeys {
+        &self.shards[self.shard_index(key)]
+    }
+
+    pub(super) fn shard_index(&self, key: &[u8]) -> usize {
         match &self.shards[..] {
-            [only] => only,
-            shards => &shards[usize::from(shard(key))],
+            [_] => 0,
+            _ => usize::from(shard(key)),
+        }
+    }
+
+    /// Whether failures are counted, so that entries may be dead.
+    pub(super) fn has_dead(&self) -> bool {
+        matches!(self.encoding, ValueEncoding::String(_))
+    }
+
+    pub(super) fn encode_key<K: Serialize + ?Sized>(&self, key: &K) -> Result<Vec<u8>, Error> {
+        match self.encoding {
+            ValueEncoding::String(_) => encode_key(key),
+            ValueEncoding::Hash => encode_bare_key(key),
+        }
+    }
+
+    pub(super) fn decode_key<K: DeserializeOwned>(&self, key: &[u8]) -> Result<K, Error> {
+        match self.encoding {
+            ValueEncoding::String(_) => decode_key(key),
+            ValueEncoding::Hash => decode_bare_key(key),
         }
     }
 
@@ -83,8 +118,16 @@ impl Layout {
         }
     }
 
-    /// The value as arguments of a script.
-    pub(super) fn encode<V: Serialize>(&self, value: &V) -> Result<Vec<Vec<u8>>, Error> {
+    /// The value of `key` as arguments of a script.
+    pub(super) fn encode<V: Serialize>(
+        &self,
+        key: &[u8],
+        value: &V,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        // Its record would take the place of the index.
+        if self.record(key) == self.shard_of(key).index {
+            return Err(Error::Encode("the key is the name of the sorted set itself".into()));
+        }
         match self.encoding {
             ValueEncoding::String(format) => Ok(vec![format.encode(value)?]),
             ValueEncoding::Hash => to_fields(value),

@@ -1,16 +1,22 @@
 -- Puts back what was taken in vain, unless there is an entry again.
 --
--- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the key
--- ARGV[3]            the score that it had; empty where it is to be due later instead,
--- ARGV[4]            in so many microseconds
--- ARGV[5]            and what follows: its value, as `write` of the layout takes it
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the key
+-- ARGV[3]         what it was, as of remove.lua
+-- ARGV[4]         and what follows: its value, as `write` of the layout takes it
 -- Returns whether it did, as 1 or 0.
 
-local key, name = ARGV[2], record_prefix .. ARGV[2]
+local key, name = ARGV[2], KEYS[#KEYS]
 if has(name) then
   return 0
 end
-redis.call('ZADD', index, ARGV[3] ~= '' and again(ARGV[3]) or deadline_in(ARGV[4]), key)
-write(name, 5)
+local at, failures, death = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
+redis.call('ZADD', index, again(at), key)
+if failures ~= '0' then
+  fail(key, failures)
+end
+if dead and death ~= '-' then
+  redis.call('ZADD', dead, again(death), key)
+end
+write(name, 4)
 return 1

@@ -1,12 +1,15 @@
 -- Takes an entry out. A claim on it is void then.
 --
--- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the key
--- Returns its score and its value, or false.
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the key
+-- Returns what it was, for put_back.lua: its score, how often it failed, and since when it is dead or `-`; and its
+-- value. Or false.
 
-local key, name = ARGV[2], record_prefix .. ARGV[2]
+local key, name = ARGV[2], KEYS[#KEYS]
 local value = read(name)
-local at = score_of(key)
+local at, death = score_of(key), death_of(key)
+local failures = failures_of({ key })[1] or 0
 redis.call('ZREM', index, key)
+forget({ key })
 redis.call('UNLINK', name)
-return value and { at, value }
+return value and { at .. ' ' .. failures .. ' ' .. (death and score(death) or '-'), value }

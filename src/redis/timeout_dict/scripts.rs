@@ -10,12 +10,16 @@ pub(super) struct Scripts {
     pub(super) ttl: Script,
     pub(super) remove: Script,
     pub(super) peek_due: Script,
-    pub(super) take: Script,
+    pub(super) lend: Script,
+    pub(super) confirm: Script,
     pub(super) put_back: Script,
-    pub(super) claim: Script,
     pub(super) ack: Script,
+    pub(super) fail: Script,
     pub(super) extend: Script,
     pub(super) give_back: Script,
+    pub(super) revive: Script,
+    /// How many are dead by now.
+    pub(super) dead_len: Script,
     pub(super) clear: Script,
 }
 
@@ -31,12 +35,19 @@ impl Scripts {
             ttl: Script::new([layout, prelude, include_str!("ttl.lua")]),
             remove: Script::new([layout, prelude, include_str!("remove.lua")]),
             peek_due: Script::new([layout, prelude, include_str!("peek_due.lua")]),
-            take: Script::new([layout, prelude, include_str!("take.lua")]),
+            lend: Script::new([layout, prelude, include_str!("lend.lua")]),
+            confirm: Script::new([layout, prelude, include_str!("confirm.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
-            claim: Script::new([layout, prelude, include_str!("claim.lua")]),
             ack: Script::new([layout, prelude, include_str!("ack.lua")]),
+            fail: Script::new([layout, prelude, include_str!("fail.lua")]),
             extend: Script::new([layout, prelude, include_str!("extend.lua")]),
             give_back: Script::new([layout, prelude, include_str!("give_back.lua")]),
+            revive: Script::new([layout, prelude, include_str!("revive.lua")]),
+            dead_len: Script::new([
+                layout,
+                prelude,
+                "return redis.call('ZCOUNT', dead, '-inf', score(now))",
+            ]),
             clear: Script::new([layout, prelude, include_str!("clear.lua")]),
         }
     }

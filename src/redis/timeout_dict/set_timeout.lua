@@ -1,14 +1,24 @@
--- Gives an entry another deadline, or none. A claim on it is void then.
+-- Gives an entry that is not dead another deadline, or none. A claim on it is void then, and has failed.
 --
--- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the key
--- ARGV[3]            in how many microseconds it is due
--- Returns 0 where there is no entry, 1 where it had no deadline, else 2.
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the key
+-- ARGV[3]         in how many microseconds it is due
+-- Returns 0 where there is no entry or it is dead, 1 where it had no deadline, else 2.
 
 local key = ARGV[2]
-if not has(record_prefix .. key) then
+if not has(KEYS[#KEYS]) then
   return 0
 end
-local old = score_of(key)
+local old, death = score_of(key), death_of(key)
+if death then
+  if death > now then
+    -- The last claim that there may be.
+    redis.call('ZADD', dead, deadline_in(0), key)
+  end
+  return 0
+end
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
+if is_claimed(old) then
+  fail(key, 1)
+end
 return tonumber(old) == math.huge and 1 or 2

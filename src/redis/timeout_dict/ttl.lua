@@ -1,15 +1,16 @@
 -- In how long an entry is due. Changes nothing.
 --
--- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the key
+-- KEYS, ARGV[1]   as in prelude.lua
+-- ARGV[2]         the key
 -- Returns microseconds, 0 where it is due or lent; as Redis' TTL -1 without a deadline, -2 without an entry.
 
 local key = ARGV[2]
-if not has(record_prefix .. key) then
+if not has(KEYS[#KEYS]) then
   return -2
 end
 local at = score_of(key)
 if tonumber(at) == math.huge then
-  return -1
+  local death = death_of(key)
+  return death and death > now and 0 or -1
 end
 return is_lent(at) and 0 or math.max(0, micros(at) - now)

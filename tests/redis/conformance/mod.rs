@@ -3,4 +3,5 @@
 mod cache;
 mod expiring_set;
 mod rate_limiter;
+mod retries;
 mod timeout_dict;

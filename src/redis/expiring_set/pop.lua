@@ -1,0 +1,13 @@
+-- Takes the member with the lowest score out.
+--
+-- KEYS[1], ARGV[1]   as in prelude.lua
+-- Returns it and its score; nothing where the set is empty.
+
+if dead <= MOST then
+  return redis.call('ZPOPMIN', key)
+end
+local first = redis.call('ZRANGEBYSCORE', key, alive, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+if #first > 0 then
+  redis.call('ZREM', key, first[1])
+end
+return first

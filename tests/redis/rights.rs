@@ -1,0 +1,199 @@
+//! The rights that the docs name are enough, and none of them is too much.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, SystemTime},
+};
+
+use fleeting::{
+    Limit, When, Window,
+    redis::{Cache, Client, Error, ExpiringSet, RateLimiter, TimeoutDict},
+};
+use futures::StreamExt;
+use tokio::time::sleep;
+
+use crate::{clock::ms, servers::Server};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The table in the docs.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let docs = include_str!("../../src/redis.rs");
+    let rows = docs.lines().filter_map(|line| {
+        let (whose, commands) = line.strip_prefix("//! | ")?.split_once(" | `")?;
+        let commands = commands.strip_suffix("` |")?.split(' ').map(str::to_owned);
+        Some((whose.replace(['[', ']', '`'], ""), commands.collect()))
+    });
+    rows.collect()
+}
+
+/// Runs `verbs` as a user who has the rights of `rows` and no others, and checks that each was needed.
+async fn are_exact(rows: &[&str], keys: &str, verbs: impl AsyncFn(&Client)) {
+    let server = Server::start();
+    let mut plain = server.plain().await;
+    let documented = documented();
+    let rights: BTreeSet<String> =
+        ["all"].iter().chain(rows).flat_map(|row| documented[*row].clone()).collect();
+    let mut user = redis::cmd("ACL");
+    user.arg(&["SETUSER", "app", "on", ">secret", "resetkeys", "nocommands", keys]);
+    user.arg(rights.iter().map(|right| format!("+{}", right.to_lowercase())).collect::<Vec<_>>());
+    let () = user.query_async(&mut plain).await.unwrap();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let client = Client::builder(url).timeout(Duration::from_secs(60)).connect().await.unwrap();
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.unwrap();
+    verbs(&client).await;
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
+    let used = info.lines().filter_map(|line| {
+        let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        assert!(stats.contains("rejected_calls=0"), "{rows:?}: {line}");
+        Some(name.split('|').next()?.to_uppercase())
+    });
+    let used: BTreeSet<_> = used.collect();
+    // For what needs more than a moment, and for errors.
+    let rare = ["APPEND", "PEXPIREAT", "TYPE"];
+    let unused: Vec<_> = rights.difference(&used).filter(|it| !rare.contains(&&it[..])).collect();
+    assert!(unused.is_empty(), "{rows:?}: {unused:?} are not used");
+}
+
+async fn use_cache(cache: &Cache<String, u64>) {
+    for key in ["ada", "bob"] {
+        cache.set(key.into(), 1).await.unwrap();
+        cache.set_ex(key.into(), 1, HOUR).await.unwrap();
+        cache.set_keep_ttl(key.into(), 1).await.unwrap();
+        cache.set_nx(key.into(), 1, Some(Duration::ZERO)).await.unwrap();
+        cache.get(key).await.unwrap();
+        cache.get_ex(key, HOUR).await.unwrap();
+        cache.ttl(key).await.unwrap();
+        cache.expire(key, HOUR).await.unwrap();
+        cache.expire_if(key, Duration::MAX, When::Later).await.unwrap();
+        cache.expire(key, HOUR).await.unwrap();
+        cache.extend(key, HOUR).await.unwrap();
+        cache.extend(key, Duration::MAX).await.unwrap();
+        cache.persist(key).await.unwrap();
+        cache.update(key, |n| *n += 1).await.unwrap();
+    }
+    cache.remove("ada").await.unwrap();
+    assert_eq!(cache.iter().count().await, 1);
+    cache.expire_now("bob").await.unwrap();
+    cache.set_ex("ada".into(), 1, HOUR).await.unwrap();
+    cache.clear().await.unwrap();
+}
+
+#[tokio::test]
+async fn of_a_cache() {
+    are_exact(&["Cache"], "~fleeting:*", async |client| {
+        use_cache(&Cache::new(client, "c").unwrap()).await;
+    })
+    .await;
+    are_exact(&["Cache", "its events"], "~fleeting:*", async |client| {
+        use_cache(&Cache::new(client, "plain").unwrap()).await;
+        let builder = Cache::builder(client, "c").events(HOUR).lease(ms(60)).poll_every(ms(20));
+        let cache = builder.build().unwrap();
+        let mut all = cache.events().await.unwrap();
+        let mut held = cache.events_lossless("g").await.unwrap();
+        for n in 0..20 {
+            cache.set_ex(n.to_string(), n, ms(10)).await.unwrap();
+        }
+        for _ in 0..10 {
+            all.recv().await.unwrap().unwrap();
+            held.recv().await.unwrap().unwrap();
+        }
+        held.ack().await.unwrap();
+        held.recv().await.unwrap().unwrap();
+        // It gives back what it has not looked at, and what it holds is over with its lease.
+        drop(held);
+        let mut others = cache.events_lossless("g").await.unwrap();
+        for _ in 0..10 {
+            others.recv().await.unwrap().unwrap();
+        }
+        sleep(ms(100)).await;
+        use_cache(&cache).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_limiter() {
+    are_exact(&["RateLimiter"], "~fleeting:*", async |client| {
+        for window in [Window::Log, Window::Buckets(4), Window::Gcra] {
+            let name = format!("{window:?}").replace(['(', ')'], "");
+            let limit = Limit::new(30, HOUR);
+            let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
+            let limiter = builder.window(window).build().unwrap();
+            limiter.check("ada").await.unwrap().refund().await.unwrap();
+            // What was refunded may still be in the way.
+            for _ in 0..30 {
+                let _ = limiter.check("ada").await;
+            }
+            assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
+            limiter.peek("ada").await.unwrap();
+            limiter.reset("ada").await.unwrap();
+            limiter.set_limits([limit.named("other")]).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_an_expiring_set() {
+    are_exact(&["ExpiringSet"], "~fleeting:*", async |client| {
+        let set: ExpiringSet<String> = ExpiringSet::new(client, "s", HOUR).unwrap();
+        let endless: ExpiringSet<String> = ExpiringSet::new(client, "s", Duration::MAX).unwrap();
+        let short: ExpiringSet<String> = ExpiringSet::new(client, "s", ms(1)).unwrap();
+        let now = SystemTime::now() - ms(1_000);
+        for set in [&endless, &set] {
+            set.push("a".into()).await.unwrap();
+            set.push_at("b".into(), now).await.unwrap();
+            set.push_unique_at("c".into(), now).await.unwrap();
+            assert_eq!(set.elements().await.unwrap().len(), 2);
+            set.score("a").await.unwrap();
+            set.pop().await.unwrap();
+            set.remove("a").await.unwrap();
+            set.extend(["d", "e"].map(String::from)).await.unwrap();
+            set.remove_range(..).await.unwrap();
+        }
+        set.push("f".into()).await.unwrap();
+        sleep(ms(5)).await;
+        assert!(short.is_empty().await.unwrap());
+        set.clear().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn of_a_timeout_dict() {
+    let use_dict = async |dict: &TimeoutDict<String, BTreeMap<String, String>>| {
+        let value = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        for key in ["ada", "bob", "eve", "zoe"] {
+            dict.set(key.into(), value.clone(), Duration::ZERO).await.unwrap();
+            dict.get(key).await.unwrap();
+            dict.ttl(key).await.unwrap();
+            dict.set_timeout(key, Duration::ZERO).await.unwrap();
+        }
+        dict.len().await.unwrap();
+        assert!(dict.next_claim(HOUR).await.unwrap().ack().await.unwrap());
+        let claim = dict.next_claim(HOUR).await.unwrap();
+        claim.extend(HOUR).await.unwrap();
+        claim.retry_in(Duration::ZERO).await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+        dict.next_claim(HOUR).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+        dict.dead_len().await.unwrap();
+        dict.revive("bob", Duration::ZERO).await.unwrap();
+        dict.take_expired(1).await.unwrap();
+        dict.take_dead(1).await.unwrap();
+        dict.remove("zoe").await.unwrap();
+        dict.clear().await.unwrap();
+    };
+    are_exact(&["TimeoutDict"], "~fleeting:*", async |client| {
+        let builder = TimeoutDict::builder(client, "d").max_attempts(2);
+        use_dict(&builder.build().unwrap()).await;
+    })
+    .await;
+    are_exact(&["TimeoutDict", "its compat"], "allkeys", async |client| {
+        let builder = TimeoutDict::builder(client, "d").max_attempts(2);
+        use_dict(&builder.build().unwrap()).await;
+        use_dict(&TimeoutDict::compat(client, "d")).await;
+    })
+    .await;
+}
