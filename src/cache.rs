@@ -15,6 +15,8 @@ mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod nested;
+mod refresh;
+mod seat;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;

@@ -3,19 +3,17 @@
 use std::{
     convert::Infallible,
     hash::{BuildHasher, Hash},
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
 use equivalent::Equivalent;
 
-use super::{Cache, WeakCache, nested::Within};
+use super::{Cache, nested::Within, seat::Seat};
 use crate::engine::{
     clock::{Deadline, Now},
-    coop, panics,
-    state::SharedState,
-    store::{Awaited, Failure, Flight, Landing, Location, Sought},
+    coop,
+    store::{Awaited, Failure, Flight, Location, Sought},
 };
 
 /// How fresh a value is that a loader verb has returned.
@@ -71,18 +69,6 @@ enum Look<V> {
     /// It has died then.
     Stale(V, Deadline),
     Missing,
-}
-
-/// A place among those who wait for one load, until it is dropped. It keeps no cache alive.
-struct Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    shared: Weak<SharedState<K, V, S>>,
-    place: Location,
-    flight: Arc<Flight<V>>,
-    leads: bool,
 }
 
 impl<K, V, S> Cache<K, V, S>
@@ -397,34 +383,8 @@ where
         }
     }
 
-    /// Loads a value anew that dies at `seen`, in the background, by the cache's own runtime, unless somebody does
-    /// already, or has.
-    fn refresh<Q, E, F, Fut>(
-        &self,
-        key: &Q,
-        ttl: impl TimeToLive<V> + Send + 'static,
-        loader: F,
-        seen: Deadline,
-    ) where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
-        E: Send + Sync + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<V, E>> + Send + 'static,
-    {
-        if self.lives.failures.as_ref().is_some_and(|kept| !kept.may_retry(key)) {
-            return;
-        }
-        let place = self.shared.store.place(key);
-        let Some(flight) = self.shared.store.lead(place, key, || key.to_owned(), seen) else {
-            return;
-        };
-        let seat = self.seat(place, flight, true);
-        let (weak, key) = (self.downgrade(), key.to_owned());
-        self.shared.runtime.spawn(refreshed(weak, seat, key, ttl, loader));
-    }
-
     /// Puts what was loaded into the cache, unless a write came after the load had begun.
-    fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
+    pub(super) fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
         let failure = self.failure_at(&key);
         let call = self.call();
         let until = call.begin().after(self.lives.shortened(ttl));
@@ -434,7 +394,7 @@ where
         self.end(&call);
     }
 
-    fn note_failure(&self, flight: &Flight<V>, began: u32, key: K, error: Option<Failure>) {
+    pub(super) fn note_failure(&self, flight: &Flight<V>, began: u32, key: K, error: Option<Failure>) {
         let Some(failures) = &self.lives.failures else { return };
         failures.note(key, error, || flight.overtakes() != began);
     }
@@ -450,86 +410,7 @@ where
         }
     }
 
-    fn seat(&self, place: Location, flight: Arc<Flight<V>>, leads: bool) -> Seat<K, V, S> {
+    pub(super) fn seat(&self, place: Location, flight: Arc<Flight<V>>, leads: bool) -> Seat<K, V, S> {
         Seat { shared: Arc::downgrade(&self.shared), place, flight, leads }
-    }
-}
-
-/// A load in the background. It keeps no cache alive.
-async fn refreshed<K, V, S, E, F, Fut>(
-    weak: WeakCache<K, V, S>,
-    seat: Seat<K, V, S>,
-    key: K,
-    ttl: impl TimeToLive<V> + Send + 'static,
-    loader: F,
-) where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = Result<V, E>> + Send + 'static,
-{
-    // It is nobody else's before, and a write since then wins.
-    let began = 0;
-    let start = tokio::time::Instant::now();
-    let load = Within::run(&seat.flight, async move {
-        let value = loader().await?;
-        let ttl = ttl.of(&value);
-        Ok::<_, E>((value, ttl))
-    });
-    let loaded = panics::caught(load).await;
-    let Some(cache) = weak.upgrade() else { return };
-    cache.lives.loads.count(start.elapsed(), !matches!(loaded, Ok(Ok(_))));
-    // What else is the user's may panic too.
-    let loaded = loaded.and_then(|loaded| {
-        let publish = || {
-            loaded.map(|(value, ttl)| {
-                cache.publish(&seat.flight, began, key.clone(), value.clone(), ttl);
-                value
-            })
-        };
-        catch_unwind(AssertUnwindSafe(publish))
-    });
-    match loaded {
-        Ok(Ok(value)) => seat.land(began, Ok(value)),
-        Ok(Err(error)) => {
-            let error: Failure = Arc::new(error);
-            tracing::warn!(cache = cache.shared.name(), "a refresh has failed");
-            cache.note_failure(&seat.flight, began, key, Some(error.clone()));
-            seat.land(began, Err(error));
-        }
-        Err(_) => {
-            tracing::error!(cache = cache.shared.name(), "a loader panicked in a refresh");
-            cache.note_failure(&seat.flight, began, key, None);
-        }
-    }
-}
-
-impl<K, V, S> Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    /// Tells all of what came of the load.
-    fn land(mut self, began: u32, outcome: Result<V, Failure>) {
-        // Before: a waker that panics must not have it given up again.
-        self.leads = false;
-        self.flight.land(Landing { began, outcome });
-    }
-}
-
-impl<K, V, S> Drop for Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    fn drop(&mut self) {
-        if self.leads {
-            self.flight.give_up();
-        }
-        if let Some(shared) = self.shared.upgrade() {
-            shared.store.leave_load(self.place, &self.flight);
-        }
     }
 }

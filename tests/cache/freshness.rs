@@ -508,3 +508,19 @@ async fn bad_numbers_are_named() {
     assert!(panics(|b| b.time_to_idle(Duration::ZERO)).contains("time_to_idle"));
     assert!(panics(|b| b.negative_ttl(Duration::ZERO)).contains("negative_ttl"));
 }
+
+/// Nobody waits for a refresh, so nobody else would end one that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_hangs_has_failed_after_a_minute() {
+    let cache = builder().stale_while_revalidate(30 * SECOND).build();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    let hangs = async || std::future::pending::<Result<u32, &str>>().await;
+    let stale = cache.get_or_try_set_with_freshness(&1, SECOND, hangs).await;
+    assert_eq!(stale.unwrap(), (1, Freshness::Stale));
+    sleep(31 * SECOND).await;
+    // It waits for the refresh, and then loads by itself.
+    let start = Instant::now();
+    assert_eq!(load(&cache, 1, Ok(2)).await, Ok((2, Freshness::Loaded)));
+    assert_eq!((start.elapsed().as_secs(), cache.stats().failed_loads), (29, 1));
+}
