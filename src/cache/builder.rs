@@ -135,7 +135,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails, or takes more than a minute, is
     /// logged and counted in [`Stats`](super::Stats), and tried again by a call a second later at the soonest, then
     /// two, up to a minute. No other verb returns what is dead. A refresh that takes
-    /// longer than a minute has failed.
+    /// longer than a minute has failed. Defaults to zero.
     ///
     /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`], and
     /// [`Event::deadline`](crate::Event::deadline) is when it died. What is written to the key, or removes it, ends
