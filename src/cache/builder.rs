@@ -81,7 +81,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// use fleeting::Cache;
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let hours = |n| Duration::from_secs(3_600 * n);
+    /// let hours = |n: u64| Duration::from_secs(3_600 * n);
     /// let sessions = Cache::builder().time_to_live(hours(12)).time_to_idle(hours(1)).build();
     /// sessions.set("ada", 42).await;
     /// for _ in 0..12 {

@@ -117,7 +117,9 @@ fn interleavings_of_a_load_and_a_write() {
             (ask(parts, 30, &later), Some(9))
         });
         let (got, written) = writes.join().unwrap();
-        asks.map(|asks| asks.join().unwrap());
+        for asks in asks {
+            asks.join().unwrap();
+        }
         if written.is_some() {
             assert_eq!(got, Some(9), "older than a write that it has seen");
             assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
@@ -164,7 +166,9 @@ fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
         });
         present.0.store(10, SeqCst);
         hits.join().unwrap();
-        misses.map(|misses| misses.join().unwrap());
+        for misses in misses {
+            misses.join().unwrap();
+        }
     });
 }
 

@@ -26,6 +26,9 @@ pub(crate) type Turn = tokio::sync::Mutex<()>;
 /// Those who wait for a value to leave.
 pub(crate) type Leavers<K, V> = Farewell<Arc<Event<K, V>>>;
 
+/// Those who waited for a value that leaves, and the key by which they were found.
+type Parting<K, V> = Box<(Arc<Leavers<K, V>>, K)>;
+
 /// What is found by who wants a value that may have to be loaded.
 pub(crate) enum Sought<V> {
     /// It has come.
@@ -62,7 +65,7 @@ impl<K, V> Asked<K, V> {
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,
-    ) -> Option<Box<(Arc<Leavers<K, V>>, K)>>
+    ) -> Option<Parting<K, V>>
     where
         K: Eq,
     {
