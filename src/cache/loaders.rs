@@ -394,7 +394,13 @@ where
         self.end(&call);
     }
 
-    pub(super) fn note_failure(&self, flight: &Flight<V>, began: u32, key: K, error: Option<Failure>) {
+    pub(super) fn note_failure(
+        &self,
+        flight: &Flight<V>,
+        began: u32,
+        key: K,
+        error: Option<Failure>,
+    ) {
         let Some(failures) = &self.lives.failures else { return };
         failures.note(key, error, || flight.overtakes() != began);
     }
@@ -410,7 +416,12 @@ where
         }
     }
 
-    pub(super) fn seat(&self, place: Location, flight: Arc<Flight<V>>, leads: bool) -> Seat<K, V, S> {
+    pub(super) fn seat(
+        &self,
+        place: Location,
+        flight: Arc<Flight<V>>,
+        leads: bool,
+    ) -> Seat<K, V, S> {
         Seat { shared: Arc::downgrade(&self.shared), place, flight, leads }
     }
 }
