@@ -12,8 +12,14 @@ mod iter;
 mod lives;
 mod loaders;
 mod many;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nested;
+mod refresh;
+mod seat;
 mod shutdown;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod stats;
 mod streams;
 mod sweeping;
@@ -37,6 +43,8 @@ use tokio::task::consume_budget;
 use self::lives::Lives;
 #[cfg(feature = "redis")]
 pub(crate) use self::nested::Within;
+#[cfg(feature = "serde")]
+pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
     compute::Op,
@@ -51,7 +59,7 @@ use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
     state::SharedState,
-    store::ClearPass,
+    store::{ClearPass, Location},
 };
 
 /// How many entries `Debug` shows.
@@ -267,8 +275,9 @@ where
         coop::proceed().await;
         let call = self.call();
         let until = self.until(ttl, &call);
-        self.forget_failure(&key);
+        let failure = self.failure_at(&key);
         let set = self.shared.store.set_nx(key, value, &call, until);
+        self.forget_failure(failure.filter(|_| set));
         self.end(&call);
         set
     }
@@ -358,9 +367,6 @@ where
     /// A call that is dropped before it is done has taken out a part.
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
-        if let Some(failures) = &self.lives.failures {
-            failures.forget_all().await;
-        }
         for shard in 0..self.shared.store.shard_count() {
             let mut pass = ClearPass::new(shard);
             loop {
@@ -372,6 +378,9 @@ where
                 }
             }
         }
+        if let Some(failures) = &self.lives.failures {
+            failures.forget_all().await;
+        }
     }
 
     #[inline]
@@ -382,8 +391,9 @@ where
         call: &CallTime<'_>,
         deadline: impl FnOnce(Option<Deadline>) -> Deadline,
     ) -> Option<V> {
-        self.forget_failure(&key);
+        let failure = self.failure_at(&key);
         let replaced = self.shared.store.set(key, value, call, deadline);
+        self.forget_failure(failure);
         self.end(call);
         replaced
     }
@@ -397,14 +407,21 @@ where
         }
     }
 
-    /// Who writes to a key, or removes it, wants no error of before.
+    /// Where it is kept how the loads of a key failed, if they did.
     #[inline]
-    fn forget_failure<Q>(&self, key: &Q)
+    fn failure_at<Q>(&self, key: &Q) -> Option<Location>
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        Q: Hash + ?Sized,
     {
-        if let Some(failures) = &self.lives.failures {
-            failures.forget(key);
+        self.lives.failures.as_ref().map(|failures| failures.place(key))
+    }
+
+    /// Who writes to a key, or removes it, wants no error of before. After the write: one that comes in the middle of it
+    /// is of before.
+    #[inline]
+    fn forget_failure(&self, at: Option<Location>) {
+        if let (Some(failures), Some(at)) = (&self.lives.failures, at) {
+            failures.forget(at);
         }
     }
 
@@ -412,9 +429,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.forget_failure(key);
         let call = self.call();
         let value = self.shared.store.remove(key, &call, cause);
+        self.forget_failure(self.failure_at(key));
         self.end(&call);
         value
     }

@@ -73,8 +73,9 @@
 //! that use this library go by it. The other implementations don't know that directory, and work in the queue as if it
 //! were not there: they take what rests and what is dead as any other element. What is known of elements that are gone,
 //! a purge by this library removes. (It does not stand beside the files of the elements themselves: Perl's purge
-//! removes all that has a dot in its name there, and a file more would keep directories from being removed.) A crash of
-//! the machine may lose what was known last, also with [`sync`](QueueSimpleBuilder::sync).
+//! removes all that has a dot in its name there, and a file more would keep directories from being removed.) Who removes
+//! that directory has it all forgotten, as where a clock was wrong. A crash of the machine may lose what was known last,
+//! also with [`sync`](QueueSimpleBuilder::sync).
 //!
 //! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. A queue that
 //! is opened without these settings counts nothing but `retry_in`.
@@ -126,6 +127,7 @@
 mod ahead;
 mod blocking;
 mod bound;
+mod counts;
 mod cursor;
 mod dead;
 mod delivery;

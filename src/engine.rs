@@ -6,11 +6,16 @@ pub(crate) mod event;
 pub(crate) mod hasher;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+#[cfg(feature = "metrics")]
+pub(crate) mod metrics;
 pub(crate) mod panics;
+#[cfg(feature = "serde")]
+pub(crate) mod seconds;
 pub(crate) mod shards;
 pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod sweeper;
 pub(crate) mod sync;
+pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod ttl;

@@ -7,6 +7,8 @@
 //! | [`loaders`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
 //! | [`many_keys`] | many keys in one call, a value that depends on the one before, tags, futures on keys |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
+//! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
+//! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
 //! | [`recipes`] | tokens, codes, idempotency, debounce, flags, sessions: small programs |
@@ -25,7 +27,7 @@
 //!
 //! | name | |
 //! | --- | --- |
-//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired; built with `--features redis`, `--redis URL` shares it all |
+//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
 //! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
 //! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
@@ -33,6 +35,7 @@
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
 //! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
 //! | `spool_worker.py` | takes what `service --spool DIR` wrote, with the Python package `dirq` |
+//! | `opentelemetry` | what all this tells of itself, handed to OpenTelemetry |
 //! | `first_steps`, `events`, `custom_sweep` | one idea each |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | the calls of two Python libraries beside these |
 
@@ -77,6 +80,14 @@ pub mod sets {}
 
 #[doc = include_str!("guide/timeout_dict.md")]
 pub mod timeout_dict {}
+
+#[cfg_attr(feature = "serde", doc = include_str!("guide/snapshots.md"))]
+#[cfg_attr(not(feature = "serde"), doc = "This page is built with feature `serde`.")]
+pub mod snapshots {}
+
+#[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
+#[cfg_attr(not(feature = "metrics"), doc = "This page is built with feature `metrics`.")]
+pub mod metrics {}
 
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

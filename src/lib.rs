@@ -73,7 +73,13 @@ pub use self::axum::{
     BadNetwork, ClientIp, ClientIpRejection, Headers, LayerLimiter, RateLimit, RateLimitBody,
     RateLimitDecision, RateLimitFuture, RateLimitLayer, TrustedProxies,
 };
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use cache::SnapshotError;
 pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub use engine::metrics::publish_metrics;
 pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},
     hasher::DefaultHasher,

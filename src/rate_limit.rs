@@ -18,6 +18,8 @@ mod limit;
 mod limited;
 mod limiter;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod owe;
 mod peek;
 mod per_limit;

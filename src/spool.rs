@@ -7,6 +7,8 @@
 
 mod any_queue;
 mod backlog;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod record;
 mod stats;
 mod writer;
@@ -104,7 +106,10 @@ impl Spool {
         let purge = (PURGE_EVERY, Purge::default().max_lock(Duration::ZERO));
         let causes = Cause::Expired.bit();
         let settings = Settings { causes, skip_too_large: false, purge: Some(purge) };
-        Self { writer: Arc::new(Writer::new(queue)), settings }
+        let writer = Arc::new(Writer::new(queue));
+        #[cfg(feature = "metrics")]
+        metrics::follow(&writer);
+        Self { writer, settings }
     }
 
     /// The schema of the elements in a [`Queue`](crate::dirq::Queue): `key:string,value:string,meta:table`.

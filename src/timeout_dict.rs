@@ -16,6 +16,8 @@ mod expired;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod key_index;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod retries;
 mod state;
 
@@ -135,7 +137,7 @@ where
     /// An empty dictionary that hashes by `hasher`. Where an attacker chooses keys, std's `RandomState`
     /// resists it better than the default.
     pub fn with_hasher(hasher: S) -> Self {
-        Self { shared: Arc::new(SharedState::new(Retries::DEFAULT, None)), hasher }
+        TimeoutDict::<K, V>::builder().hasher(hasher).build()
     }
 
     /// Puts `value` at `key`, due in `ttl`; returns the value it replaced, due, dead or not.

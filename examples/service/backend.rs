@@ -98,7 +98,7 @@ impl Sessions {
         Ok(match self {
             Self::Here(sessions) => sessions.set_ex(id, session, ttl).await.is_some(),
             #[cfg(feature = "redis")]
-            Self::Shared(sessions) => sessions.set_ex(id, pack(session), ttl).await?.is_some(),
+            Self::Shared(sessions) => sessions.set_ex(id, pack(&session), ttl).await?.is_some(),
         })
     }
 
@@ -273,7 +273,10 @@ pub(super) fn by_client(
 ) -> Result<RateLimitLayer<ClientIp>, Error> {
     let limit = Limit::per_minute(per_client).named("client");
     Ok(match client {
-        None => RateLimitLayer::by_ip(RateLimiter::builder().limit(limit).build(), trusted),
+        None => {
+            let clients = RateLimiter::builder().name("clients").limit(limit).build();
+            RateLimitLayer::by_ip(clients, trusted)
+        }
         #[cfg(feature = "redis")]
         Some(client) => {
             let clients = redis::RateLimiter::builder(client, "clients")
@@ -293,14 +296,13 @@ impl Gone {
     }
 }
 
-#[cfg(feature = "redis")]
-fn pack(session: Session) -> Vec<u8> {
+/// As it is kept outside of this process.
+pub(super) fn pack(session: &Session) -> Vec<u8> {
     let ttl = u64::try_from(session.ttl.as_millis()).unwrap_or(u64::MAX);
     [&ttl.to_be_bytes()[..], &session.body].concat()
 }
 
-#[cfg(feature = "redis")]
-fn unpack(packed: Vec<u8>) -> Session {
+pub(super) fn unpack(packed: Vec<u8>) -> Session {
     let mut body = Bytes::from(packed);
     // What is shorter is not ours: an empty session that dies now.
     let ttl = body.split_to(body.len().min(8));

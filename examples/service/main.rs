@@ -15,13 +15,20 @@
 //! | `GET /events` | every expiration, as Server-Sent Events |
 //! | `GET /stats` | figures, as JSON |
 //! | `GET /` | a page that shows them |
+//! | `GET /metrics` | figures, as Prometheus reads them |
+//! | `GET /healthz` | 200 as long as it serves |
 //!
 //! Each client address may ask 6,000 times a minute, and each session be asked for 600 times
-//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again.
+//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again. The last four
+//! above are for who runs it, and limited for nobody: keep them from the world by a proxy.
 //! Behind a proxy, name the networks that may say who the client is: `--trust 10.0.0.0/8`.
 //!
 //! With `--spool DIR`, each session that expires becomes an element of the directory queue there, which any
 //! program can take, such as `examples/spool_worker.py DIR`.
+//!
+//! With `--snapshot FILE`, sessions outlive a restart: they are written there at Ctrl-C or SIGTERM, and read again at the
+//! start. What they had left to live goes on meanwhile. A file that is no whole snapshot stops the start, and is left as
+//! it is.
 //!
 //! Built with `--features redis` and started with `--redis redis://127.0.0.1:6379`, sessions and limits are on that server, and all instances with it are
 //! one service: a limit holds for all of them together, `/events` of each tells of every session, and each
@@ -32,6 +39,7 @@
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
 
 mod backend;
+mod snapshot;
 
 use std::{
     error::Error as _,
@@ -59,6 +67,7 @@ use axum::{
 };
 use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::{
@@ -82,6 +91,15 @@ const FOREVER: Duration = Duration::MAX;
 /// How long requests that are under way may still take after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// What is for who runs the service: a limit must not keep them from a look at what is going on.
+const OPERATORS: [&str; 4] = ["/", "/stats", "/metrics", "/healthz"];
+
+/// Of the histograms of `/metrics`, in seconds.
+const BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
+
+/// How often the recorder sorts what it was told into these.
+const UPKEEP: Duration = Duration::from_secs(5);
+
 /// The page loads nothing from anywhere, and talks to nobody but this service.
 const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
     style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'";
@@ -104,6 +122,9 @@ struct Args {
     /// A directory queue for what expires.
     #[arg(long, value_name = "DIR", conflicts_with = "redis")]
     spool: Option<PathBuf>,
+    /// A file that keeps the sessions from one run to the next.
+    #[arg(long, value_name = "FILE", conflicts_with = "redis")]
+    snapshot: Option<PathBuf>,
     /// A Redis server, or one node of each of a cluster's, that all instances share.
     #[arg(long, value_name = "URL")]
     redis: Vec<String>,
@@ -123,14 +144,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
 
+    let recorder = record()?;
     let client = backend::connect(&args.redis).await?;
-    let mut service = Service::start(&args, client.as_ref()).await?;
+    let mut service = Service::start(&args, client.as_ref(), recorder).await?;
+    let sessions = service.sessions.clone();
+    if let Some(file) = &args.snapshot {
+        snapshot::restore(&sessions, file).await?;
+    }
     let spooling = match &args.spool {
         Some(folder) => Some(service.spool(folder).await?),
         None => None,
     };
     let trusted = TrustedProxies::new(&args.trust)?;
     let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
+        .skip(|parts| OPERATORS.contains(&parts.uri.path()))
         .on_limited(|limited, _| Error::from(limited.clone()));
     let app = routes(service.clone()).layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
@@ -141,16 +168,34 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     signal.await;
     // First the streams: the server waits for all answers under way, and theirs have no end.
-    service.sessions.shutdown().await;
+    sessions.shutdown().await;
     drop(stop);
     // A client that stopped in the middle of a request or an answer is left behind.
     let _ = timeout(GRACE, server).await;
+    // When nobody changes them any more.
+    let kept = match &args.snapshot {
+        Some(file) => snapshot::write(&sessions, file).await,
+        None => Ok(()),
+    };
     if let Some(spooling) = spooling
         && timeout(GRACE, spooling).await.is_err()
     {
         return Err("the spool can't write all that has expired".into());
     }
-    Ok(())
+    Ok(kept?)
+}
+
+/// Installs what figures are told to.
+fn record() -> Result<PrometheusHandle, Box<dyn std::error::Error>> {
+    let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
+    let upkeep = recorder.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(recorder)
 }
 
 /// All at once, so that who reads the first line can close the pipe.
@@ -192,6 +237,8 @@ fn routes(service: Service) -> Router {
         .route("/", get(page))
         .route("/events", get(events))
         .route("/stats", get(stats))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async || "ok\n"))
         .route("/sessions/{id}", get(read).put(put).delete(remove))
         .route("/sessions/{id}/ttl", get(ttl))
         .route_layer(from_fn(refuse_query))
@@ -215,6 +262,7 @@ struct Service {
     requests: Requests,
     lag: watch::Receiver<Lag>,
     spool: Option<Spool>,
+    recorder: PrometheusHandle,
     started: Instant,
 }
 
@@ -225,9 +273,12 @@ struct Session {
     ttl: Duration,
 }
 
-/// As text, or where it is none, as a list of bytes.
+/// For a queue as text, or where it is none, as a list of bytes; for a snapshot with its TTL.
 impl Serialize for Session {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !serializer.is_human_readable() {
+            return serializer.serialize_bytes(&backend::pack(self));
+        }
         match str::from_utf8(&self.body) {
             Ok(text) => serializer.serialize_str(text),
             Err(_) => serializer.serialize_bytes(&self.body),
@@ -244,11 +295,15 @@ struct Lag {
 }
 
 impl Service {
-    async fn start(args: &Args, client: Option<&Client>) -> Result<Self, Error> {
+    async fn start(
+        args: &Args,
+        client: Option<&Client>,
+        recorder: PrometheusHandle,
+    ) -> Result<Self, Error> {
         let sessions = Sessions::new(client)?;
         let requests = Requests::new(client, args.per_session)?;
         let lag = watch_lag(&sessions).await?;
-        Ok(Self { sessions, requests, lag, spool: None, started: Instant::now() })
+        Ok(Self { sessions, requests, lag, spool: None, recorder, started: Instant::now() })
     }
 
     /// Writes what expires from now on to a queue, until the cache is shut down.
@@ -364,6 +419,15 @@ async fn stats(State(service): State<Service>) -> Json<Value> {
     stats["max_lag_ms"] = milliseconds(lag.max).into();
     stats["uptime_s"] = service.started.elapsed().as_secs_f64().into();
     Json(stats)
+}
+
+/// All that the crate tells of its caches, limiters and the like.
+async fn metrics(State(service): State<Service>) -> impl IntoResponse {
+    fleeting::publish_metrics();
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        service.recorder.render(),
+    )
 }
 
 async fn page() -> impl IntoResponse {

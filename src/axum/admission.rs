@@ -147,7 +147,7 @@ where
     #[inline]
     fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
         let limits = plan.or_else(|| self.limiter.changed_limits());
-        let partition = self.partition_key.as_ref().map(|partition_key| partition_key(&key));
+        let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
         // Last, as the functions of the layer's user are asked with the whole key.
         let check = Check { key: self.limiter.bounded(key), cost, limits, partition };
         match self.limiter.backend() {

@@ -15,7 +15,7 @@ use ::axum::{
 use futures_core::future::BoxFuture;
 
 /// A longer key is shortened.
-const MAX_KEY_BYTES: usize = 256;
+pub(super) const MAX_KEY_BYTES: usize = 256;
 
 /// A key, no key, or the answer to a request that can have none.
 pub(super) type ExtractedKey<K> = ControlFlow<Response, Option<K>>;

@@ -12,7 +12,7 @@ use super::{
     Headers, RateLimit,
     decision::RateLimitDecision,
     headers::byte_sequence,
-    key::KeyExtractor,
+    key::{KeyExtractor, MAX_KEY_BYTES},
     limiter::LayerLimiter,
     plans::Plans,
     settings::{Limits, Settings},
@@ -214,13 +214,18 @@ impl<K, S> RateLimitLayer<K, S> {
     }
 
     /// What the fields of the draft tell of a request's key, as the partition of the quota that it is counted in
-    /// (`pk=:YWRh:`): so a client with several accounts knows which one it has used up. Let it be short, and no secret:
-    /// a user's number, not its token. Defaults to nothing.
+    /// (`pk=:YWRh:`): so a client with several accounts knows which one it has used up. Let it be short, as what has more
+    /// than 256 bytes is left out, and no secret: a user's number, not its token. Defaults to nothing.
     pub fn partition_key<B: AsRef<[u8]>>(
         mut self,
         partition_key: impl Fn(&K) -> B + Send + Sync + 'static,
     ) -> Self {
-        let partition_key = move |key: &K| byte_sequence(partition_key(key).as_ref());
+        let partition_key = move |key: &K| {
+            let partition = partition_key(key);
+            // Longer fields are refused by clients, and with them the answer.
+            let is_short = partition.as_ref().len() <= MAX_KEY_BYTES;
+            is_short.then(|| byte_sequence(partition.as_ref()))
+        };
         self.settings().partition_key = Some(Arc::new(partition_key));
         self
     }

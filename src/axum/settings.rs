@@ -54,7 +54,7 @@ type CostFn = Arc<dyn Fn(&Response) -> u32 + Send + Sync>;
 type DecisionFn = Arc<dyn Fn(RateLimitDecision<'_>, &Parts) + Send + Sync>;
 
 /// What fields tell of a key, as they write it.
-type PartitionFn<K> = Arc<dyn Fn(&K) -> Box<str> + Send + Sync>;
+type PartitionFn<K> = Arc<dyn Fn(&K) -> Option<Box<str>> + Send + Sync>;
 
 type ResponseFn = Arc<dyn Fn(&Limited, &Parts) -> Response + Send + Sync>;
 

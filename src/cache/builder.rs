@@ -30,6 +30,9 @@ const ENTRIES_OF_A_SHARD: usize = 64;
 /// How many shards a cache has that is bounded by weight, as nobody knows how few its entries may be.
 const SHARDS_BY_WEIGHT: usize = 16;
 
+/// How many failures are kept in a cache that is bounded by weight, as they have none.
+const FAILURES_BY_WEIGHT: usize = 10_000;
+
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<K, V, S = DefaultHasher> {
@@ -81,7 +84,7 @@ impl<K, V, S> Builder<K, V, S> {
     /// use fleeting::Cache;
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let hours = |n| Duration::from_secs(3_600 * n);
+    /// let hours = |n: u64| Duration::from_secs(3_600 * n);
     /// let sessions = Cache::builder().time_to_live(hours(12)).time_to_idle(hours(1)).build();
     /// sessions.set("ada", 42).await;
     /// for _ in 0..12 {
@@ -117,7 +120,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// How long the error of a [loader](Cache::get_or_try_set_with) is kept for its key: who asks meanwhile gets it, and
     /// nothing is loaded. What is written to the key, or removes it, ends that. Such errors are bounded as the entries
-    /// are by [`max_entries`](Builder::max_entries). Defaults to none: the next call loads again.
+    /// are by [`max_entries`](Builder::max_entries); with [`max_weight`](Builder::max_weight) they are 10,000 at most. Defaults to none: the next call loads again.
     ///
     /// # Panics
     ///
@@ -129,9 +132,10 @@ impl<K, V, S> Builder<K, V, S> {
     }
 
     /// How long a value may still be returned after its death by the verbs that load, which then load anew in the
-    /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails is
+    /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails, or takes more than a minute, is
     /// logged and counted in [`Stats`](super::Stats), and tried again by a call a second later at the soonest, then
-    /// two, up to a minute. No other verb returns what is dead. Defaults to zero.
+    /// two, up to a minute. No other verb returns what is dead. A refresh that takes
+    /// longer than a minute has failed. Defaults to zero.
     ///
     /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`], and
     /// [`Event::deadline`](crate::Event::deadline) is when it died. What is written to the key, or removes it, ends
@@ -326,7 +330,8 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// The name that tracing shows. Defaults to `cache`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show; with the latter, caches of one name are one.
+    /// Defaults to `cache`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -355,8 +360,9 @@ where
             || settings.stale_while_revalidate > Duration::ZERO;
         let failures = may_fail.then(|| {
             let bound = match self.bound {
+                Bound::None => Bound::None,
                 Bound::Entries(entries) => Bound::Entries(entries),
-                Bound::None | Bound::Weight(..) => Bound::None,
+                Bound::Weight(..) => Bound::Entries(FAILURES_BY_WEIGHT),
             };
             let failures = Builder {
                 hasher: self.hasher.clone(),
@@ -368,7 +374,10 @@ where
             Failures::new(failures.start(&mut random), settings.negative_ttl)
         });
         let lives = Arc::new(Lives::new(settings, random.random(), failures));
-        Cache { lives, shared: self.start(&mut random) }
+        let shared = self.start(&mut random);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&shared, &lives.loads);
+        Cache { lives, shared }
     }
 
     fn start(self, random: &mut SmallRng) -> Arc<SharedState<K, V, S>> {

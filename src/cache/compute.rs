@@ -47,7 +47,8 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Asks `change` what is to become of `key`, and does it, atomically. Returns the live value afterwards.
+    /// Asks `change` what is to become of `key`, and does it, atomically. Returns the live value afterwards: none of one
+    /// that is dead at once, or heavier than the whole bound.
     ///
     /// `change` gets the live value, if there is one. It runs while the shard of `key` is locked: let it be short, and
     /// don't call the cache in it, as it may wait for itself for ever. Where it panics, nothing is changed. A weigher
@@ -70,27 +71,31 @@ where
     {
         coop::proceed().await;
         let call = self.call();
-        self.forget_failure(key);
         let fresh = self.until(None, &call);
-        let mut after = None;
+        let (mut after, mut keeps, mut held) = (None, false, None);
         let decide = |live: Option<(&V, Deadline)>| {
             let op = change(live.map(|(value, _)| value));
             let kept = live.map(|(_, deadline)| deadline);
             match self.decision(op, kept, fresh, &call) {
                 Decision::Put(value, until) => {
-                    after = Some((value.clone(), until));
-                    Decision::Put(value, until)
+                    // Out there, so that it is dropped after the lock where the clone panics.
+                    after = Some((held.insert(value).clone(), until));
+                    held.take().map_or(Decision::Leave, |value| Decision::Put(value, until))
                 }
                 Decision::Leave => {
+                    keeps = true;
                     after = live.map(|(value, until)| (value.clone(), until));
                     Decision::Leave
                 }
                 Decision::Remove => Decision::Remove,
             }
         };
-        self.shared.store.decide(key.to_owned(), None, None, &call, decide);
+        let written = self.shared.store.decide(key.to_owned(), None, None, &call, decide);
+        if !keeps {
+            self.forget_failure(self.failure_at(key));
+        }
         self.end(&call);
-        let (value, until) = after?;
+        let (value, until) = after.filter(|_| !written.has_passed())?;
         (!call.is_dead(until)).then_some(value)
     }
 
@@ -141,7 +146,6 @@ where
         // Not `compute`: nothing of the user's runs under the lock but what must.
         let call = self.call();
         let fresh = self.until(None, &call);
-        self.forget_failure(key);
         let mut after = None;
         let weight = match &op {
             Op::Set(value) | Op::SetEx(value, _) | Op::SetKeepTtl(value) => {
@@ -159,9 +163,10 @@ where
             }
             decision
         };
-        store.decide(key.to_owned(), weight, None, &call, decide);
+        let written = store.decide(key.to_owned(), weight, None, &call, decide);
+        self.forget_failure(self.failure_at(key));
         self.end(&call);
-        after.filter(|_| !call.is_dead(until))
+        after.filter(|_| !written.has_passed() && !call.is_dead(until))
     }
 
     fn decision(

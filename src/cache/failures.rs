@@ -4,7 +4,7 @@ use std::{
     hash::{BuildHasher, Hash},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -14,9 +14,8 @@ use tokio::task::consume_budget;
 
 use crate::engine::{
     clock::{Deadline, Now},
-    event::Cause,
     state::SharedState,
-    store::{ClearPass, Failure},
+    store::{ClearPass, Entry, Failure, Location},
 };
 
 /// How long it takes at first until a refresh that failed is tried again, and at most.
@@ -37,7 +36,7 @@ pub(super) struct Failed {
     error: Option<Failure>,
     /// The error is forgotten then.
     until: Deadline,
-    /// How often in a row.
+    /// How often in a row; zero where it is forgotten.
     times: u32,
     /// It may be tried again then.
     pause: Deadline,
@@ -74,8 +73,13 @@ where
         self.find(key).is_none_or(|failed| self.of_keys.clock.is_dead(failed.pause))
     }
 
-    /// A load has failed, with this error if it was no panic.
-    pub(super) fn note(&self, key: K, error: Option<Failure>) {
+    /// A load has failed, with this error if it was no panic. `is_overtaken` tells whether a write has won over it: who
+    /// writes [forgets](Self::forget) after that, so that one of the two sees the other.
+    pub(super) fn note(&self, key: K, error: Option<Failure>, is_overtaken: impl Fn() -> bool) {
+        if is_overtaken() {
+            return;
+        }
+        let place = self.place(&key);
         let now = self.of_keys.clock.now();
         let times = self.find(&key).map_or(0, |failed| failed.times);
         let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(times)).min(LONGEST_PAUSE);
@@ -86,20 +90,45 @@ where
             times: times.saturating_add(1),
             pause: now.after(pause),
         };
-        self.any.store(true, Relaxed);
+        self.any.store(true, SeqCst);
         // So long that the next failure in a row finds it.
         let until = now.after(kept.max(2 * pause));
         self.of_keys.store.set(key, failed, &self.of_keys.clock, |_| until);
+        self.of_keys.publisher.flush();
+        if is_overtaken() {
+            self.forget(place);
+        }
     }
 
     #[inline]
-    pub(super) fn forget<Q>(&self, key: &Q)
+    pub(super) fn place<Q>(&self, key: &Q) -> Location
     where
-        Q: Hash + Equivalent<K> + ?Sized,
+        Q: Hash + ?Sized,
     {
-        if self.any.load(Relaxed) {
-            self.of_keys.store.remove(key, &self.of_keys.clock, Cause::Removed);
+        self.of_keys.store.place(key)
+    }
+
+    /// Forgets how the key failed that has this place: who has written it has it no more. Where another has the same
+    /// hash, that one is forgotten too.
+    #[inline]
+    pub(super) fn forget(&self, place: Location) {
+        if !self.any.load(SeqCst) {
+            return;
         }
+        let is_known = |_: &K, failed: &Failed| failed.times > 0;
+        let forget = |entry: &mut Entry<Failed>| {
+            entry.value.times = 0;
+            entry.value.error.take()
+        };
+        while let Some(error) = self.of_keys.store.change_where(place, is_known, forget) {
+            // Out here, after the lock.
+            drop(error);
+        }
+    }
+
+    /// What is swept as the values are.
+    pub(super) fn of_keys(&self) -> &Arc<SharedState<K, Failed, S>> {
+        &self.of_keys
     }
 
     pub(super) async fn forget_all(&self) {
@@ -115,9 +144,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        if !self.any.load(Relaxed) {
+        if !self.any.load(SeqCst) {
             return None;
         }
-        self.of_keys.store.get(key, &self.of_keys.clock)
+        self.of_keys.store.get(key, &self.of_keys.clock).filter(|failed| failed.times > 0)
     }
 }

@@ -1,19 +1,26 @@
 //! How long values live: what was asked for when the cache was built, and chance where it has a say.
 
+#[cfg(feature = "metrics")]
+use std::sync::{Mutex, MutexGuard};
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use super::failures::Failures;
 use crate::engine::hasher::DefaultHasher;
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::{Slot, Spread};
 
 /// One for each handle: the sweeper at work holds the state of a cache too, and is no handle.
 pub(super) struct Lives<K, S = DefaultHasher> {
     pub(super) settings: Settings,
     chance: Chance,
     pub(super) failures: Option<Failures<K, S>>,
-    pub(super) loads: LoadCounters,
+    pub(super) loads: Arc<LoadCounters>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +44,10 @@ pub(super) struct LoadCounters {
     nanoseconds: AtomicU64,
     /// How long a load takes, of late: a mean that forgets.
     recent: AtomicU64,
+    #[cfg(feature = "metrics")]
+    times: Mutex<Spread>,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: Slot,
 }
 
 /// What loaders have done.
@@ -50,7 +61,7 @@ pub(super) struct Loads {
 impl<K, S> Lives<K, S> {
     pub(super) fn new(settings: Settings, seed: u64, failures: Option<Failures<K, S>>) -> Self {
         let chance = Chance(AtomicU64::new(seed));
-        Self { settings, chance, failures, loads: LoadCounters::default() }
+        Self { settings, chance, failures, loads: Arc::default() }
     }
 
     /// How long a value lives that was given this TTL.
@@ -101,6 +112,8 @@ impl Chance {
 
 impl LoadCounters {
     pub(super) fn count(&self, took: Duration, failed: bool) {
+        #[cfg(feature = "metrics")]
+        lock(&self.times).record(took);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.loads.fetch_add(1, Relaxed);
         self.failed.fetch_add(u64::from(failed), Relaxed);
@@ -121,7 +134,18 @@ impl LoadCounters {
         }
     }
 
+    /// How long loads took.
+    #[cfg(feature = "metrics")]
+    pub(super) fn times(&self) -> Spread {
+        lock(&self.times).clone()
+    }
+
     fn recent(&self) -> Duration {
         Duration::from_nanos(self.recent.load(Relaxed))
     }
+}
+
+#[cfg(feature = "metrics")]
+fn lock(times: &Mutex<Spread>) -> MutexGuard<'_, Spread> {
+    times.lock().expect("nothing panics while a time is counted")
 }

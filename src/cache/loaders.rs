@@ -3,18 +3,17 @@
 use std::{
     convert::Infallible,
     hash::{BuildHasher, Hash},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::Duration,
 };
 
 use equivalent::Equivalent;
 
-use super::{Cache, WeakCache, nested::Within};
+use super::{Cache, nested::Within, seat::Seat};
 use crate::engine::{
-    clock::Now,
-    coop, panics,
-    state::SharedState,
-    store::{Awaited, Failure, Flight, Landing, Location, Sought},
+    clock::{Deadline, Now},
+    coop,
+    store::{Awaited, Failure, Flight, Location, Sought},
 };
 
 /// How fresh a value is that a loader verb has returned.
@@ -65,22 +64,11 @@ impl<V, F: Fn(&V) -> Duration> TimeToLive<V> for F {
 /// A look-up of what may have to be loaded.
 enum Look<V> {
     Fresh(V),
-    /// Alive, but it is time to load it anew.
-    Due(V),
-    Stale(V),
+    /// Alive, but it is time to load it anew: it dies then.
+    Due(V, Deadline),
+    /// It has died then.
+    Stale(V, Deadline),
     Missing,
-}
-
-/// A place among those who wait for one load, until it is dropped. It keeps no cache alive.
-struct Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    shared: Weak<SharedState<K, V, S>>,
-    place: Location,
-    flight: Arc<Flight<V>>,
-    leads: bool,
 }
 
 impl<K, V, S> Cache<K, V, S>
@@ -99,8 +87,8 @@ where
     /// [ahead](super::Builder::refresh_ahead) or [behind](super::Builder::stale_while_revalidate), it may go on after
     /// the call has returned. `ttl` is a [`Duration`], or a closure that takes the value: see [`TimeToLive`].
     ///
-    /// What is written to the key while it is being loaded (`set`, `remove`, `clear` and their like) wins over what is
-    /// loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
+    /// What is written to the key while it is being loaded (`set`, `update`, `remove`, `clear` and their like) wins over
+    /// what is loaded: those who wait get that, and it is not put into the cache. Who asks after such a write waits until the
     /// load is over, and never gets what is older than the write.
     ///
     /// A loader may call the cache, for other keys too. One that asks for its own key, in the same task, loads by
@@ -246,12 +234,12 @@ where
     {
         match look {
             Look::Fresh(value) => Ok((value, Freshness::Fresh)),
-            Look::Due(value) => {
-                self.refresh(key, ttl, loader);
+            Look::Due(value, dies) => {
+                self.refresh(key, ttl, loader, dies);
                 Ok((value, Freshness::Fresh))
             }
-            Look::Stale(value) => {
-                self.refresh(key, ttl, loader);
+            Look::Stale(value, died) => {
+                self.refresh(key, ttl, loader, died);
                 Ok((value, Freshness::Stale))
             }
             Look::Missing => self.load(key, ttl, loader).await,
@@ -268,7 +256,7 @@ where
         let found = if settings.minds_deadlines() {
             let found = self.shared.store.get_with_deadline(key, &call);
             found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
-                Some(left) if self.lives.is_to_be_refreshed(left) => Look::Due(value),
+                Some(left) if self.lives.is_to_be_refreshed(left) => Look::Due(value, deadline),
                 _ => Look::Fresh(value),
             })
         } else {
@@ -283,13 +271,13 @@ where
         self.shared.publisher.flush();
         coop::charge(&call);
         match self.stale(key, settings.stale_while_revalidate) {
-            Some(value) => Look::Stale(value),
+            Some((value, died)) => Look::Stale(value, died),
             None => Look::Missing,
         }
     }
 
-    /// A value that is dead, and for no longer than `window`.
-    fn stale<Q>(&self, key: &Q, window: Duration) -> Option<V>
+    /// A value that is dead, and for no longer than `window`, and when it died.
+    fn stale<Q>(&self, key: &Q, window: Duration) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -298,7 +286,7 @@ where
         }
         let clock = &self.shared.clock;
         let (value, died) = self.shared.store.get_stale(key, clock)?;
-        (!clock.is_dead(died.extended(window))).then_some(value)
+        (!clock.is_dead(died.extended(window))).then_some((value, died))
     }
 
     async fn load<Q, E, F, Fut>(
@@ -395,41 +383,26 @@ where
         }
     }
 
-    /// Loads a value anew, in the background, by the cache's own runtime, unless somebody does already.
-    fn refresh<Q, E, F, Fut>(&self, key: &Q, ttl: impl TimeToLive<V> + Send + 'static, loader: F)
-    where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
-        E: Send + Sync + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<V, E>> + Send + 'static,
-    {
-        if self.lives.failures.as_ref().is_some_and(|kept| !kept.may_retry(key)) {
-            return;
-        }
-        let place = self.shared.store.place(key);
-        let Some(flight) = self.shared.store.lead(place, key, || key.to_owned()) else { return };
-        let seat = self.seat(place, flight, true);
-        let (weak, key) = (self.downgrade(), key.to_owned());
-        self.shared.runtime.spawn(refreshed(weak, seat, key, ttl, loader));
-    }
-
     /// Puts what was loaded into the cache, unless a write came after the load had begun.
-    fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
-        if let Some(failures) = &self.lives.failures {
-            failures.forget(&key);
-        }
+    pub(super) fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
+        let failure = self.failure_at(&key);
         let call = self.call();
         let until = call.begin().after(self.lives.shortened(ttl));
         let decide = |_| (flight.overtakes() == began).then_some(until);
         self.shared.store.put(key, value, None, &call, decide);
+        self.forget_failure(failure);
         self.end(&call);
     }
 
-    fn note_failure(&self, flight: &Flight<V>, began: u32, key: K, error: Option<Failure>) {
+    pub(super) fn note_failure(
+        &self,
+        flight: &Flight<V>,
+        began: u32,
+        key: K,
+        error: Option<Failure>,
+    ) {
         let Some(failures) = &self.lives.failures else { return };
-        if flight.overtakes() == began {
-            failures.note(key, error);
-        }
+        failures.note(key, error, || flight.overtakes() != began);
     }
 
     /// What a caller gets whose load has failed: a stale value, where that may be, or the error.
@@ -438,83 +411,17 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         match self.stale(key, self.lives.settings.stale_if_error) {
-            Some(value) => Ok((value, Freshness::Stale)),
+            Some((value, _)) => Ok((value, Freshness::Stale)),
             None => Err(error),
         }
     }
 
-    fn seat(&self, place: Location, flight: Arc<Flight<V>>, leads: bool) -> Seat<K, V, S> {
+    pub(super) fn seat(
+        &self,
+        place: Location,
+        flight: Arc<Flight<V>>,
+        leads: bool,
+    ) -> Seat<K, V, S> {
         Seat { shared: Arc::downgrade(&self.shared), place, flight, leads }
-    }
-}
-
-/// A load in the background. It keeps no cache alive.
-async fn refreshed<K, V, S, E, F, Fut>(
-    weak: WeakCache<K, V, S>,
-    seat: Seat<K, V, S>,
-    key: K,
-    ttl: impl TimeToLive<V> + Send + 'static,
-    loader: F,
-) where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-    E: Send + Sync + 'static,
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = Result<V, E>> + Send + 'static,
-{
-    // It is nobody else's before, and a write since then wins.
-    let began = 0;
-    let start = tokio::time::Instant::now();
-    let load = Within::run(&seat.flight, async move {
-        let value = loader().await?;
-        let ttl = ttl.of(&value);
-        Ok::<_, E>((value, ttl))
-    });
-    let loaded = panics::caught(load).await;
-    let Some(cache) = weak.upgrade() else { return };
-    cache.lives.loads.count(start.elapsed(), !matches!(loaded, Ok(Ok(_))));
-    match loaded {
-        Ok(Ok((value, ttl))) => {
-            cache.publish(&seat.flight, began, key, value.clone(), ttl);
-            seat.land(began, Ok(value));
-        }
-        Ok(Err(error)) => {
-            let error: Failure = Arc::new(error);
-            tracing::warn!(cache = cache.shared.name(), "a refresh has failed");
-            cache.note_failure(&seat.flight, began, key, Some(error.clone()));
-            seat.land(began, Err(error));
-        }
-        Err(_) => {
-            tracing::error!(cache = cache.shared.name(), "a loader panicked in a refresh");
-            cache.note_failure(&seat.flight, began, key, None);
-        }
-    }
-}
-
-impl<K, V, S> Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    /// Tells all of what came of the load.
-    fn land(mut self, began: u32, outcome: Result<V, Failure>) {
-        self.flight.land(Landing { began, outcome });
-        self.leads = false;
-    }
-}
-
-impl<K, V, S> Drop for Seat<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    fn drop(&mut self) {
-        if self.leads {
-            self.flight.give_up();
-        }
-        if let Some(shared) = self.shared.upgrade() {
-            shared.store.leave_load(self.place, &self.flight);
-        }
     }
 }

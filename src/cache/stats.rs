@@ -6,12 +6,15 @@ use std::{
 };
 
 use super::Cache;
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
 use crate::engine::sweeper::SweepReport;
 
 /// What a cache has done and holds. Made by [`Cache::stats`](crate::Cache::stats).
 ///
 /// Each count is exact; all of them together are not taken at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Entries in memory: live, or dead and not yet swept.
@@ -30,6 +33,7 @@ pub struct Stats {
     /// Of those, the ones that failed.
     pub failed_loads: u64,
     /// How long all of them took together.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub load_time: Duration,
     /// Values whose TTL ran out and that have left.
     pub expired: u64,

@@ -11,6 +11,7 @@ use super::Cache;
 use crate::engine::{
     event::{Cause, Event, Events, LosslessEvents},
     panics,
+    tasks::spawn,
 };
 
 /// How many events `on_expired` may be behind before it holds back the sweeper.
@@ -94,13 +95,14 @@ where
         let causes = Cause::Expired.bit();
         let mut events = LosslessEvents::of(&self.shared.publisher, causes, CALLBACK_CAPACITY);
         let name = self.shared.name().to_owned();
-        self.shared.runtime.spawn(async move {
+        let task = async move {
             while let Some(event) = events.recv().await {
                 let callback = callback.clone();
                 if panics::caught(async move { callback(event).await }).await.is_err() {
                     tracing::error!(cache = name, "the callback of on_expired panicked");
                 }
             }
-        })
+        };
+        spawn(&self.shared.runtime, "on_expired", self.shared.name(), task)
     }
 }

@@ -48,12 +48,13 @@ where
             coop::proceed().await;
             let call = self.call();
             let until = self.until(Some(ttl), &call);
-            self.forget_failure(&key);
+            let failure = self.failure_at(&key);
             let tags = self.shared.store.tags(tags);
             let written = self.shared.store.put(key, value, tags, &call, |_| Some(until));
+            self.forget_failure(failure);
             self.end(&call);
             match written {
-                Written::Put(replaced) => replaced,
+                Written::Put { replaced, .. } => replaced,
                 Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
             }
         }
@@ -61,7 +62,8 @@ where
 
     /// Removes all values that have this tag. When this returns nobody finds them, however many there are: it takes
     /// the time of one write. The next sweep takes them out of memory; they leave as
-    /// [`Cause::Removed`](crate::Cause::Removed). Until then calls cost a little more.
+    /// [`Cause::Removed`](crate::Cause::Removed). Until then calls cost a little more. What was being loaded
+    /// [ahead](super::Builder::refresh_ahead) for them is not kept.
     pub async fn remove_tag(&self, tag: &str) {
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);

@@ -13,7 +13,7 @@ use super::Cache;
 use crate::engine::{
     coop,
     event::Event,
-    store::{Farewell, Location, Store},
+    store::{Leavers, Location, Store},
 };
 
 /// A place among those who wait for a value to come, until it is dropped.
@@ -35,7 +35,7 @@ where
 {
     store: &'a Store<K, V, S>,
     place: Location,
-    farewell: Arc<Farewell<K, V>>,
+    farewell: Arc<Leavers<K, V>>,
 }
 
 impl<K, V, S> Cache<K, V, S>

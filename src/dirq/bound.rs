@@ -3,7 +3,13 @@
 //! To count at each add would make it as expensive as there are elements. So who has counted gives a part of the room
 //! that there is away before it is counted anew, as others add too.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
 
 use super::{Error, protocol::Protocol};
 
@@ -11,15 +17,11 @@ use super::{Error, protocol::Protocol};
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) max: u64,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
     /// How many may be added before they are counted anew.
-    left: u64,
-    /// How many were let in, and may not be there yet.
-    under_way: u64,
+    left: Mutex<u64>,
+    /// How many were let in, and may not be there yet. Apart, as who has added may be a thread of the runtime, and must
+    /// not wait for one who counts.
+    under_way: AtomicU64,
 }
 
 impl Bound {
@@ -28,18 +30,19 @@ impl Bound {
     const PART: u64 = 8;
 
     pub(super) fn new(max: u64) -> Arc<Self> {
-        Arc::new(Self { max, state: Mutex::default() })
+        Arc::new(Self { max, left: Mutex::default(), under_way: AtomicU64::new(0) })
     }
 
     /// Room for so many elements, where it is known that there is. It never waits.
     pub(super) fn known_room(self: &Arc<Self>, count: u64) -> Option<Room> {
         // Who counts holds it for as long as a disk is slow.
-        let state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+        let left = match self.left.try_lock() {
+            Ok(left) => left,
+            // No step leaves it wrong.
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        (state.left >= count).then(|| self.enter(state, count))
+        (*left >= count).then(|| self.enter(left, count))
     }
 
     /// Room for so many elements, for which it counts those that are there where need be.
@@ -50,26 +53,23 @@ impl Bound {
     ) -> Result<Option<Room>, Error> {
         // Held while it counts: all who wait need what it finds, and what is added meanwhile by this process is either
         // found or still under way.
-        let mut state = self.state();
-        if state.left < count {
-            let room = self.max.saturating_sub(queue.count()?.saturating_add(state.under_way));
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if *left < count {
+            // In this order: what comes to be there in between is found twice, and not missed.
+            let under_way = self.under_way.load(Acquire);
+            let room = self.max.saturating_sub(queue.count()?.saturating_add(under_way));
             if room < count {
                 return Ok(None);
             }
-            state.left = (room / Self::PART).max(count);
+            *left = (room / Self::PART).max(count);
         }
-        Ok(Some(self.enter(state, count)))
+        Ok(Some(self.enter(left, count)))
     }
 
-    fn enter(self: &Arc<Self>, mut state: MutexGuard<'_, State>, count: u64) -> Room {
-        state.left -= count;
-        state.under_way += count;
+    fn enter(self: &Arc<Self>, mut left: MutexGuard<'_, u64>, count: u64) -> Room {
+        *left -= count;
+        self.under_way.fetch_add(count, Relaxed);
         Room { bound: self.clone(), count }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No step leaves it wrong.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -81,6 +81,7 @@ pub(super) struct Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.bound.state().under_way -= self.count;
+        // Who sees it gone finds the elements.
+        self.bound.under_way.fetch_sub(self.count, Release);
     }
 }

@@ -60,6 +60,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     pub(super) fn remove(self) -> Result<(), Error> {
         // An error leaves it to the drop, which gives the lock of what could not be removed back.
         self.queue.remove(&self.name)?;
+        self.queue.root().counts.removed();
         if let Some(delivery) = &self.delivery {
             delivery.forget(self.queue.root(), &self.name);
         }

@@ -64,6 +64,7 @@ impl Default for Purge {
 
 /// What a purge did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PurgeReport {
     /// Elements that were on their way in or out, and were removed.

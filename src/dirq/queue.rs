@@ -196,7 +196,11 @@ impl<P: Protocol> DirQueue<P> {
     /// Not cancel safe: what it read may be lost with the future. Who can't lose it holds the lock until the
     /// work is done.
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
-        self.reads("dequeue", name, P::dequeue).await
+        let taken = self.reads("dequeue", name, P::dequeue).await?;
+        if taken.is_some() {
+            self.protocol.root().counts.removed();
+        }
+        Ok(taken)
     }
 
     /// Removes an element that is locked, with all its files and its lock.
@@ -206,7 +210,9 @@ impl<P: Protocol> DirQueue<P> {
     /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. Of a [`Queue`](super::Queue)
     /// [`Error::Foreign`], too, where a file in it can't be a field. In each case it stays, and stays locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
-        self.on("remove", name, |queue, name| queue.remove(name)).await
+        let removed = |queue: &P| queue.root().counts.removed();
+        self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
+            .await
     }
 
     /// Makes the age of an element zero, and so that of its lock: a purge lets it be for as long again.

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::{
     Error, Name,
+    counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
@@ -89,9 +90,12 @@ impl Options {
             in_memory: medium == Medium::Memory,
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
+            counts: Arc::default(),
             path,
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
+        #[cfg(feature = "metrics")]
+        super::counts::follow(&root.counts, root.path());
         Ok(root)
     }
 }
@@ -115,6 +119,7 @@ pub struct Root {
     /// None where it may be on a network, as it goes by times that are told too late there.
     cache: Option<DirCache>,
     synced: Mutex<Synced>,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// The directories on the way to the last new elements whose names are known to be on disk, each with the one that

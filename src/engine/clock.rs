@@ -17,6 +17,8 @@ mod lazy;
 mod machine;
 mod test_util;
 mod wait;
+#[cfg(feature = "serde")]
+mod wall;
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -25,6 +27,8 @@ use tokio::{
     time::Instant,
 };
 
+#[cfg(feature = "serde")]
+pub(crate) use self::wall::wall_clock;
 pub(crate) use self::{
     call::CallTime,
     deadline::{AtomicDeadline, Deadline, Now, Tick, nanoseconds},

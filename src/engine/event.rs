@@ -27,6 +27,7 @@ pub use crate::engine::store::{Cause, Event};
 
 /// How many events a subscriber missed because it read too slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Lagged(pub u64);
 
 impl fmt::Display for Lagged {

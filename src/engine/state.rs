@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    mem,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,6 +12,8 @@ use std::{
 use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, task::JoinHandle};
 
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::{Slot, Spread};
 use crate::engine::{
     clock::Clock,
     event::Publisher,
@@ -25,15 +28,27 @@ pub(crate) struct SharedState<K, V, S> {
     pub(crate) clock: Clock,
     /// In an `Arc` of its own: streams hold it and must not keep the cache alive.
     pub(crate) publisher: Arc<Publisher<K, V>>,
-    pub(crate) sweep: Sweep,
+    sweep: Mutex<Sweep>,
     /// Runs what the cache spawns, also where a handle is used from outside of the runtime.
     pub(crate) runtime: Handle,
     name: String,
     random: Mutex<SmallRng>,
     paused: AtomicBool,
     sweeps: Mutex<Sweeps>,
-    /// The sweeper, for who stops it: `shutdown`, or the drop of the last handle.
-    task: Mutex<Option<JoinHandle<()>>>,
+    /// How long sweeps worked.
+    #[cfg(feature = "metrics")]
+    sweep_times: Mutex<Spread>,
+    #[cfg(feature = "metrics")]
+    pub(crate) registration: Slot,
+    task: Mutex<SweeperTask>,
+}
+
+/// The sweeper, for who stops it: `shutdown`, the drop of the last handle, or another one in its place.
+#[derive(Default)]
+struct SweeperTask {
+    handle: Option<JoinHandle<()>>,
+    /// There is to be no other.
+    ended: bool,
 }
 
 /// What all sweeps did.
@@ -49,8 +64,10 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Lets all that is dead in one shard leave, room or not.
+    /// Lets all that is dead in one shard, or was removed by its tags, leave, room or not.
     pub(crate) fn expire_shard(&self, shard: usize) {
+        self.store.remove_tagged_of(shard, &self.clock);
+        self.publisher.flush();
         let mut dead = Vec::new();
         let mut visit = Store::<K, V, S>::visit(shard);
         while !visit.is_done() {
@@ -98,13 +115,17 @@ impl<K, V, S> SharedState<K, V, S> {
             store,
             clock,
             publisher: Arc::new(publisher),
-            sweep,
+            sweep: Mutex::new(sweep),
             runtime,
             name,
             random: Mutex::new(random),
             paused: AtomicBool::new(false),
             sweeps: Mutex::default(),
-            task: Mutex::new(None),
+            #[cfg(feature = "metrics")]
+            sweep_times: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            registration: Slot::new(),
+            task: Mutex::default(),
         }
     }
 
@@ -133,21 +154,51 @@ impl<K, V, S> SharedState<K, V, S> {
         sweeps.count += 1;
         sweeps.total.add(report);
         sweeps.last = Some(*report);
+        #[cfg(feature = "metrics")]
+        lock(&self.sweep_times).record(report.elapsed);
     }
 
-    pub(crate) fn keep_task(&self, task: JoinHandle<()>) {
-        *lock(&self.task) = Some(task);
+    #[cfg(feature = "metrics")]
+    pub(crate) fn sweep_times(&self) -> Spread {
+        lock(&self.sweep_times).clone()
     }
 
-    pub(crate) fn take_task(&self) -> Option<JoinHandle<()>> {
-        lock(&self.task).take()
+    /// How sweeps are to be from the next one on.
+    pub(crate) fn sweep(&self) -> Sweep {
+        *lock(&self.sweep)
+    }
+
+    /// Has sweeps be so, and the task that `start` gives do them; gives back the one that did. After the
+    /// [end](Self::end_task) there is none.
+    pub(crate) fn exchange_task(
+        &self,
+        sweep: Sweep,
+        start: impl FnOnce() -> Option<JoinHandle<()>>,
+    ) -> Option<JoinHandle<()>> {
+        // All under one lock, so that of two who call this at once one has it all.
+        let mut task = lock(&self.task);
+        *lock(&self.sweep) = sweep;
+        if let Some(seed) = sweep.seed {
+            *self.random() = SmallRng::seed_from_u64(seed);
+        }
+        if task.ended {
+            return None;
+        }
+        mem::replace(&mut task.handle, start())
+    }
+
+    /// Gives back the task that sweeps, after which there is no other.
+    pub(crate) fn end_task(&self) -> Option<JoinHandle<()>> {
+        let mut task = lock(&self.task);
+        task.ended = true;
+        task.handle.take()
     }
 }
 
 impl<K, V, S> Drop for SharedState<K, V, S> {
     fn drop(&mut self) {
         // It holds only a `Weak`, but may sleep for hours until it would see that.
-        if let Some(task) = self.take_task() {
+        if let Some(task) = self.end_task() {
             task.abort();
         }
         self.publisher.close();

@@ -12,9 +12,12 @@
 
 mod alarm;
 mod asked;
+mod asking;
 mod bound;
 mod bounded;
 mod clear;
+#[cfg(feature = "serde")]
+mod copy;
 mod counters;
 mod entry;
 mod evict;
@@ -49,6 +52,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "serde")]
+pub(crate) use self::copy::{Copied, CopyPass};
 pub use self::entry::{Cause, Event};
 #[cfg(feature = "redis")]
 pub(crate) use self::meetings::{Joined, Meetings};
@@ -63,13 +68,12 @@ use self::{
     window::{Locked, Shards, Table},
 };
 pub(crate) use self::{
-    asked::{Sought, Turn},
+    asked::{Leavers, Sought, Turn},
     bound::Weigher,
     bounded::Vacant,
     clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
-    farewell::Farewell,
     flight::{Awaited, Failure, Flight, Landing},
     journal::{Journal, Taken},
     many::Places,
@@ -99,7 +103,7 @@ pub(crate) struct Store<K, V, S> {
     idle: Option<Duration>,
     /// How long what is dead stays for those who ask for it, in nanoseconds.
     lingers: u64,
-    /// How many tags were removed that values may still have.
+    /// Odd where tags were removed that values may still have; never the same again.
     removed: AtomicUsize,
     tags: TagNames,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.

@@ -10,7 +10,11 @@
 
 mod config;
 mod report;
+mod start;
 mod task;
 
-pub(crate) use self::task::{Step, SweepRun, shrink, start};
 pub use self::{config::Sweep, report::SweepReport};
+pub(crate) use self::{
+    start::{set_sweep, start},
+    task::{Step, SweepRun, shrink},
+};

@@ -147,7 +147,7 @@ impl<K, S> RateLimiterBuilder<K, S> {
         }
     }
 
-    /// The name that tracing shows. Defaults to `limiter`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show. Defaults to `limiter`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -178,7 +178,11 @@ where
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
         let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
-        Limiter::new(shared, self.window, self.limits, self.max_keys, self.wait, hasher)
+        let limiter =
+            Limiter::new(shared, self.window, self.limits, self.max_keys, self.wait, hasher);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&limiter);
+        limiter
     }
 }
 

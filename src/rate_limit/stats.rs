@@ -12,6 +12,7 @@ use crate::engine::{
 
 /// What a [`RateLimiter`](super::RateLimiter) has decided and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
     /// Keys in memory: in use, or idle and not yet swept.

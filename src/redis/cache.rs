@@ -14,6 +14,8 @@ mod flights;
 mod lease;
 mod loaders;
 mod many;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod scan;
 mod state;
 mod stats;

@@ -5,11 +5,14 @@ mod any;
 mod builder;
 mod cluster;
 mod connection;
+mod counters;
 mod dial;
 mod eviction;
 mod joint;
 mod line;
 mod link;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod node;
 mod sentinel;
 mod servers;
@@ -22,7 +25,9 @@ use tokio::time::{Instant, sleep};
 
 pub(super) use self::node::Node;
 pub use self::{builder::ClientBuilder, urls::Urls};
-use self::{connection::Connection, dial::Dial, link::Request, node::Lane};
+use self::{
+    connection::Connection, counters::ClientCounters, dial::Dial, link::Request, node::Lane,
+};
 use super::{
     Error,
     keyspace::{Keyspace, Kind},
@@ -41,8 +46,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 /// # When something fails
 ///
 /// A connection that ends is made anew by itself. One that goes silent (a network that drops everything, a load balancer
-/// that has forgotten it) is given up after half a second, or when the first call on it has run out of time, and a `PING`
-/// that is not answered for another half. Where the server says that it is a replica, the address is connected to
+/// that has forgotten it) is given up when nothing came for 0.4 s, or until the first call on it has run
+/// out of time, and then no answer to a `PING` for another 0.4 s. Where the server says that it is a replica, the address is connected to
 /// anew, as it may lead to the master by now; sentinels are asked who is it.
 ///
 /// A command for which there is no connection, or whose server says that it can't do it now, is tried again until
@@ -73,6 +78,7 @@ struct Inner {
     dial: Arc<Dial>,
     prefix: String,
     timeout: Duration,
+    counters: Arc<ClientCounters>,
 }
 
 /// Whether a command whose answer was lost is sent again.
@@ -151,6 +157,7 @@ impl Client {
         loop {
             let request = Request { cmd, deadline, may_repeat: resend == Resend::Once };
             let answer = self.inner.connection.send(node, self.lane, request).await;
+            self.inner.counters.note(&answer);
             let Err(error) = answer else { return answer };
             let now = Instant::now();
             match error {

@@ -36,7 +36,7 @@ use crate::rate_limit::Limited;
 /// | that it knows no `HELLO` | it, or a proxy before it, is old | speak RESP2 | none | |
 /// | anything else | | nothing | `Server` | no |
 /// | nothing: the connection ends | it was restarted, or the network cut | connect anew; what only reads is sent once more | `Unanswered` | yes |
-/// | nothing at all | it is stopped, or the network drops everything | after half a second ask for a sign of life, and after another connect anew | `Unanswered`, then `Connect` | yes |
+/// | nothing at all | it is stopped, or the network drops everything | after 0.4 s ask for a sign of life, and after another 0.4 s connect anew | `Unanswered`, then `Connect` | yes |
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -15,6 +15,8 @@ mod deny_cache;
 #[cfg(feature = "axum")]
 mod layer;
 mod limits;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod on_error;
 mod permit;
 mod plan;

@@ -15,6 +15,8 @@ mod change;
 mod interleavings;
 mod keyed_members;
 mod members;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod schedule;
 mod set;
 mod sets;

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
+
 /// What a [`Spool`](crate::Spool) has done and holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SpoolStats {
     /// Events that are in the queue, or were taken from it again.
@@ -21,5 +25,6 @@ pub struct SpoolStats {
     /// Tries to write that failed.
     pub failures: u64,
     /// How long the queue has refused what is in hand; `None` while it takes it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_duration"))]
     pub stalled: Option<Duration>,
 }

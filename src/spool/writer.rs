@@ -47,13 +47,22 @@ pub(super) struct Writer {
     write_permit: Arc<Semaphore>,
     backlog: Mutex<Backlog>,
     purged: Mutex<Option<Instant>>,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Writer {
     pub(super) fn new(queue: AnyQueue) -> Self {
         let write_permit = Arc::new(Semaphore::new(1));
         let backlog = Mutex::new(Backlog::new());
-        Self { queue, write_permit, backlog, purged: Mutex::default() }
+        Self {
+            queue,
+            write_permit,
+            backlog,
+            purged: Mutex::default(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
+        }
     }
 
     pub(super) fn queue(&self) -> &AnyQueue {

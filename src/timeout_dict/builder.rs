@@ -11,11 +11,14 @@ use std::{
 use super::{TimeoutDict, retries::Retries, state::SharedState};
 use crate::engine::hasher::DefaultHasher;
 
+const DEFAULT_NAME: &str = "timeout dict";
+
 /// Sets up a [`TimeoutDict`]. Made by [`TimeoutDict::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct TimeoutDictBuilder<K, V, S = DefaultHasher> {
     retries: Retries,
     seed: Option<u64>,
+    name: String,
     hasher: S,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -45,6 +48,7 @@ impl<K, V> TimeoutDict<K, V> {
         TimeoutDictBuilder {
             retries: Retries::DEFAULT,
             seed: None,
+            name: DEFAULT_NAME.to_owned(),
             hasher: DefaultHasher::default(),
             types: PhantomData,
         }
@@ -86,11 +90,17 @@ impl<K, V, S> TimeoutDictBuilder<K, V, S> {
         self
     }
 
+    /// The name that [metrics](crate::guide::metrics) show. Defaults to `timeout dict`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
     /// How keys are hashed. Where an attacker chooses them, std's `RandomState` resists it better. Defaults to that of
     /// [`TimeoutDict::new`].
     pub fn hasher<H>(self, hasher: H) -> TimeoutDictBuilder<K, V, H> {
-        let Self { retries, seed, .. } = self;
-        TimeoutDictBuilder { retries, seed, hasher, types: PhantomData }
+        let Self { retries, seed, name, .. } = self;
+        TimeoutDictBuilder { retries, seed, name, hasher, types: PhantomData }
     }
 }
 
@@ -103,12 +113,17 @@ where
     /// An empty dictionary.
     pub fn build(self) -> TimeoutDict<K, V, S> {
         let shared = Arc::new(SharedState::new(self.retries, self.seed));
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&shared, &self.name);
         TimeoutDict { shared, hasher: self.hasher }
     }
 }
 
 impl<K, V, S> fmt::Debug for TimeoutDictBuilder<K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimeoutDictBuilder").field("retries", &self.retries).finish_non_exhaustive()
+        f.debug_struct("TimeoutDictBuilder")
+            .field("name", &self.name)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
     }
 }

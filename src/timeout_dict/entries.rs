@@ -43,10 +43,20 @@ pub(super) struct Entries<K, V> {
     /// For the jitter.
     random: SmallRng,
     last_sequence: u64,
+    counts: Counts,
     /// What the first waiter sleeps for, as [`Deadline::order`]. It may outlive the wait, at the cost of a
     /// needless notice.
     sleeps_until: Option<u64>,
     must_wake: bool,
+}
+
+/// What has become of entries that were due.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) taken: u64,
+    pub(super) claims: u64,
+    pub(super) acked: u64,
+    pub(super) failed: u64,
 }
 
 /// A key and a value that somebody may work on, until the end of a lease.
@@ -101,9 +111,15 @@ impl<K, V> Entries<K, V> {
             retries,
             random,
             last_sequence: 0,
+            counts: Counts::default(),
             sleeps_until: None,
             must_wake: false,
         }
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
     }
 
     pub(super) fn len(&self) -> usize {
@@ -184,6 +200,7 @@ impl<K, V> Entries<K, V> {
     pub(super) fn clear(&mut self) -> impl Iterator<Item = (K, V)> + use<K, V> {
         let fresh = Self {
             last_sequence: self.last_sequence,
+            counts: self.counts,
             sleeps_until: self.sleeps_until,
             must_wake: self.must_wake,
             ..Self::new(self.retries, self.random.clone())
@@ -196,6 +213,7 @@ impl<K, V> Entries<K, V> {
     pub(super) fn take_first(&mut self, now: &impl Now) -> Option<(K, V)> {
         let first = self.first_due(now)?;
         self.deadlines.remove_first();
+        self.counts.taken += 1;
         Some(self.remove_at(first.location))
     }
 

@@ -20,6 +20,8 @@ pub(super) struct SharedState<K, V> {
     waiters: tokio::sync::Mutex<()>,
     /// Tells the first waiter that something is due sooner than it sleeps.
     sooner: Notify,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl<K, V> SharedState<K, V> {
@@ -30,6 +32,8 @@ impl<K, V> SharedState<K, V> {
             clock: Clock::new(),
             waiters: tokio::sync::Mutex::new(()),
             sooner: Notify::new(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
         }
     }
 

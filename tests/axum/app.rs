@@ -137,6 +137,26 @@ async fn the_limits_of_a_key_are_looked_up_once_in_a_while() {
     assert_eq!(asked.lock().unwrap().len(), 4);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_look_up_may_find_no_limits_and_hold_for_no_time_or_for_ever() {
+    for (ttl, looks) in [(Duration::ZERO, 5), (Duration::MAX, 1)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let limiter = hourly(1);
+        let layer = RateLimitLayer::new(limiter.clone(), all).limits_by_key(ttl, move |_| {
+            count.fetch_add(1, Relaxed);
+            async { Some([].into()) }
+        });
+        let app = Router::new().route("/", get("hello")).layer(layer);
+        for _ in 0..5 {
+            let answer = ask(&app, get_with(&[])).await;
+            assert_eq!(answer.status(), 200);
+            assert!(!answer.headers().contains_key("ratelimit"));
+        }
+        assert_eq!((asked.load(Relaxed), limiter.stats().admitted), (looks, 0), "{ttl:?}");
+    }
+}
+
 /// A hundred at once ask the database once; whoever of them goes away.
 #[tokio::test(start_paused = true)]
 async fn there_is_one_look_up_of_a_key_at_a_time() {
@@ -265,7 +285,7 @@ async fn the_fields_tell_of_the_key_what_they_may() {
         .partition_key(|key: &String| key.as_bytes().to_vec());
     // All lengths of what base64 pads, and what it has digits for.
     let keys = (0..=6).map(|length| "ada+/é"[..length.min(5)].repeat(1 + length / 6));
-    for key in keys.chain(["é".repeat(150), "\0\u{10ffff}".to_owned()]) {
+    for key in keys.chain(["é".repeat(128), "\0\u{10ffff}".to_owned()]) {
         let app = Router::new().route("/", get("hello")).layer(layer.clone());
         let app = app.layer(Extension(key.clone()));
         for status in [200, 429] {
@@ -279,6 +299,10 @@ async fn the_fields_tell_of_the_key_what_they_may() {
         }
         advance(3_600 * SECOND).await;
     }
+    let long = RateLimitLayer::new(hourly(3), all).partition_key(|_| [b'a'; 257]);
+    let app = Router::new().route("/", get("hello")).layer(long);
+    let answer = ask(&app, get_with(&[])).await;
+    assert_eq!(parameter(answer.headers(), "ratelimit", "pk"), [None]);
     let exact = RateLimitLayer::new(hourly(3), all).partition_key(|_| *b"App-999");
     let app = Router::new().route("/", get("hello")).layer(exact.clone());
     let answer = ask(&app, get_with(&[])).await;

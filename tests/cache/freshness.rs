@@ -1,6 +1,7 @@
 //! Values that are stale, refreshed, idle or shortened by chance.
 
 use std::{
+    hash::{Hash, Hasher},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::SeqCst},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use fleeting::{Builder, Cache, Cause, Freshness, Sweep, Ttl};
+use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, advance, sleep};
 
@@ -189,6 +191,57 @@ async fn one_refresh_runs_for_a_key_and_a_write_wins_over_it() {
     sleep(10 * SECOND).await;
 }
 
+/// A key that does something when it is hashed for the so manyth time.
+#[derive(Clone)]
+struct Meddler(Arc<AtomicU32>, Arc<dyn Fn() + Send + Sync>);
+
+impl Hash for Meddler {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if self.0.fetch_sub(1, SeqCst) == 1 {
+            (self.1)();
+        }
+        1_u32.hash(state);
+    }
+}
+
+impl PartialEq for Meddler {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Meddler {}
+
+/// At whichever moment of the call: what has been renewed is not loaded.
+#[tokio::test(start_paused = true)]
+async fn who_saw_a_stale_value_does_not_load_again_what_is_new_by_then() {
+    let mut renewed = 0;
+    for moment in 1..10 {
+        let builder = Cache::<Meddler, u32>::builder().sweep(Sweep::manual());
+        let cache = builder.stale_while_revalidate(10 * SECOND).build();
+        let quiet = Meddler(Arc::default(), Arc::new(|| ()));
+        cache.set_ex(quiet.clone(), 1, SECOND).await;
+        advance(SECOND).await;
+        let renewal = Arc::new(AtomicU32::new(0));
+        let (renews, is_renewed, key) = (cache.downgrade(), renewal.clone(), quiet.clone());
+        let meddles = move || {
+            let cache = renews.upgrade().unwrap();
+            let set = tokio::task::unconstrained(cache.set_ex(key.clone(), 7, 60 * SECOND));
+            is_renewed.store(set.now_or_never().is_some().into(), SeqCst);
+        };
+        let key = Meddler(Arc::new(AtomicU32::new(moment)), Arc::new(meddles));
+        let got = cache.get_or_set_with(&key, SECOND, async || 2).await;
+        let was_renewed = renewal.load(SeqCst);
+        renewed += was_renewed;
+        settle().await;
+        if was_renewed == 1 {
+            assert_eq!(cache.stats().loads, 0, "moment {moment}, got {got}");
+            assert_eq!(cache.get(&quiet).await, Some(7));
+        }
+    }
+    assert!(renewed >= 3, "{renewed}");
+}
+
 /// What a loader verb may return at each instant, beside a few lines that say so.
 #[tokio::test(start_paused = true)]
 async fn freshness_beside_a_naive_model() {
@@ -289,6 +342,35 @@ async fn refresh_ahead_loads_before_the_death_and_returns_at_once() {
     // A load takes a second: so about ten of them before the death.
     let refreshed = refreshed.expect("it was loaded before its death");
     assert!((30..99).contains(&refreshed), "{refreshed}");
+}
+
+/// What changes a value in place wins over what is being loaded then, as other writes do.
+#[tokio::test(start_paused = true)]
+async fn an_update_wins_over_a_load_ahead() {
+    for bounded in [false, true] {
+        let builder = builder().refresh_ahead(1e9).sweep(Sweep::manual().seed(1));
+        let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };
+        let slow = |value| {
+            async move || {
+                sleep(SECOND).await;
+                value
+            }
+        };
+        cache.get_or_set_with(&1, 100 * SECOND, slow(1)).await;
+        assert_eq!(cache.get_or_set_with(&1, 100 * SECOND, slow(2)).await, 1);
+        settle().await;
+        assert_eq!(cache.update(&1, |value| *value = 10).await, Some(()));
+        sleep(2 * SECOND).await;
+        assert_eq!(cache.stats().loads, 2);
+        assert_eq!(cache.get(&1).await, Some(10), "bounded {bounded}: the update is lost");
+        // What only looks, or gives another deadline, does not.
+        assert_eq!(cache.get_or_set_with(&1, 100 * SECOND, slow(3)).await, 10);
+        settle().await;
+        assert_eq!(cache.get_ex(&1, 50 * SECOND).await, Some(10));
+        assert_eq!(cache.update(&2, |value| *value = 10).await, None);
+        sleep(2 * SECOND).await;
+        assert_eq!(cache.get(&1).await, Some(3));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -425,4 +507,20 @@ async fn bad_numbers_are_named() {
     assert!(panics(|b| b.refresh_ahead(-1.0)).contains("refresh_ahead"));
     assert!(panics(|b| b.time_to_idle(Duration::ZERO)).contains("time_to_idle"));
     assert!(panics(|b| b.negative_ttl(Duration::ZERO)).contains("negative_ttl"));
+}
+
+/// Nobody waits for a refresh, so nobody else would end one that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_hangs_has_failed_after_a_minute() {
+    let cache = builder().stale_while_revalidate(30 * SECOND).build();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    let hangs = async || std::future::pending::<Result<u32, &str>>().await;
+    let stale = cache.get_or_try_set_with_freshness(&1, SECOND, hangs).await;
+    assert_eq!(stale.unwrap(), (1, Freshness::Stale));
+    sleep(31 * SECOND).await;
+    // It waits for the refresh, and then loads by itself.
+    let start = Instant::now();
+    assert_eq!(load(&cache, 1, Ok(2)).await, Ok((2, Freshness::Loaded)));
+    assert_eq!((start.elapsed().as_secs(), cache.stats().failed_loads), (29, 1));
 }

@@ -192,6 +192,11 @@ enum Write {
     Remove,
     Clear,
     Compute,
+    ComputeRemove,
+    ComputeWith,
+    ComputeWithRemove,
+    RemoveMany,
+    ExpireNow,
     SetMany,
     Tagged,
 }
@@ -201,8 +206,12 @@ enum Write {
 #[tokio::test]
 async fn a_write_while_loading_wins() {
     use Write::*;
-    for write in [Set, SetNx, Remove, Clear, Compute, SetMany, Tagged] {
-        let cache: Cache<u32, u32> = Cache::new();
+    let removing = [Remove, RemoveMany, ExpireNow, Clear, ComputeRemove, ComputeWithRemove];
+    let setting = [Set, SetNx, Compute, ComputeWith, SetMany, Tagged];
+    let writes = removing.into_iter().chain(setting);
+    for (write, bounded) in writes.flat_map(|write| [(write, false), (write, true)]) {
+        let builder = Cache::<u32, u32>::builder();
+        let cache = if bounded { builder.max_entries(10).build() } else { builder.build() };
         let (before, after) = (Source::new(), Source::new());
         let mut leader = spawn(cache.get_or_set_with(&1, MINUTE, before.loader()));
         assert_pending!(leader.poll());
@@ -212,6 +221,11 @@ async fn a_write_while_loading_wins() {
             SetMany => (cache.set_many([(1, 10)], None).await, Some(10)).1,
             Tagged => (cache.set_tagged(1, 10, MINUTE, ["tag"]).await, Some(10)).1,
             Compute => cache.compute(&1, |_| fleeting::Op::Set(10)).await,
+            ComputeRemove => cache.compute(&1, |_| fleeting::Op::Remove).await,
+            ComputeWith => cache.compute_with(&1, async |_| fleeting::Op::Set(10)).await,
+            ComputeWithRemove => cache.compute_with(&1, async |_| fleeting::Op::Remove).await,
+            RemoveMany => (cache.remove_many([&1]).await, None).1,
+            ExpireNow => cache.expire_now(&1).await,
             Remove => cache.remove(&1).await,
             Clear => (cache.clear().await, None).1,
         };

@@ -13,16 +13,23 @@ mod causes;
 mod contract;
 mod fairness;
 mod freshness;
+mod kept_errors;
 mod letting_go;
 mod loaders;
 mod logging;
 mod many;
 mod model;
 mod runtimes;
+#[cfg(feature = "serde")]
+mod serialized;
+mod set_sweep;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod streams;
 mod streams_model;
 mod stress;
 mod sweeper;
+mod tags;
 mod user_types;
 mod verbs;
 mod waiting;

@@ -122,6 +122,10 @@ async fn compute_decides_by_the_live_value() {
             cache.compute("k", |_| Op::Set(60)).await;
             assert!(cache.weight() <= 100);
             assert_eq!(cache.get("k").await, Some(60));
+            // Too heavy to stay: there is no live value afterwards.
+            assert_eq!(cache.compute("k", |_| Op::Set(101)).await, None);
+            assert_eq!(cache.compute_with("k", async |_| Op::Set(101)).await, None);
+            assert_eq!((cache.get("k").await, cache.stats().evicted), (None, 3));
         }
         assert_eq!(cache.compute("k", |_| Op::Remove).await, None);
         assert_eq!(cache.get("k").await, None);

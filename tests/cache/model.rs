@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use fleeting::{Cache, Cause, Events, LosslessEvents, Sweep, Ttl, When};
+use fleeting::{Cache, Cause, Events, LosslessEvents, Op as Change, Sweep, Ttl, When};
 use futures::FutureExt;
 use proptest::prelude::*;
 use tokio::{
@@ -35,6 +35,14 @@ enum Op {
     Persist(Key),
     ExpireNow(Key),
     Update(Key),
+    GetMany(Key, Key),
+    SetMany(Key, Key, Option<u64>),
+    RemoveMany(Key, Key),
+    RemoveIf(Key),
+    Compute(Key, Change<u64>, bool),
+    Load(Key, u64, bool),
+    SetTagged(Key, u64, u8),
+    RemoveTag(u8),
     Clear,
     Advance(u64),
     Sweep,
@@ -49,6 +57,14 @@ fn op() -> impl Strategy<Value = Op> {
     let ttl = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
     let when =
         prop_oneof![Just(When::NoTtl), Just(When::HasTtl), Just(When::Later), Just(When::Sooner)];
+    // The value is the TTL.
+    let change = prop_oneof![
+        Just(Change::Keep),
+        Just(Change::Set(0)),
+        ttl().prop_map(|t| Change::SetEx(t, ticks(t))),
+        Just(Change::SetKeepTtl(0)),
+        Just(Change::Remove),
+    ];
     prop_oneof![
         4 => key().prop_map(Op::Get),
         3 => (key(), ttl()).prop_map(|(k, t)| Op::GetEx(k, t)),
@@ -66,6 +82,14 @@ fn op() -> impl Strategy<Value = Op> {
         2 => key().prop_map(Op::Persist),
         2 => key().prop_map(Op::ExpireNow),
         2 => key().prop_map(Op::Update),
+        1 => (key(), key()).prop_map(|(k, l)| Op::GetMany(k, l)),
+        1 => (key(), key(), proptest::option::of(ttl())).prop_map(|(k, l, t)| Op::SetMany(k, l, t)),
+        1 => (key(), key()).prop_map(|(k, l)| Op::RemoveMany(k, l)),
+        1 => (2..4_u8).prop_map(Op::RemoveIf),
+        3 => (key(), change, any::<bool>()).prop_map(|(k, c, w)| Op::Compute(k, c, w)),
+        3 => (key(), ttl(), any::<bool>()).prop_map(|(k, t, fails)| Op::Load(k, t, fails)),
+        3 => (key(), ttl(), 0..3_u8).prop_map(|(k, t, tag)| Op::SetTagged(k, t, tag)),
+        1 => (0..3_u8).prop_map(Op::RemoveTag),
         1 => Just(Op::Clear),
         8 => (0..5_u64).prop_map(Op::Advance),
         3 => Just(Op::Sweep),
@@ -105,6 +129,7 @@ fn after(n: u64) -> Option<Instant> {
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<Key, (u32, Option<Instant>)>,
+    tags: BTreeMap<Key, u8>,
     told: Vec<Told>,
 }
 
@@ -125,6 +150,7 @@ impl Model {
 
     fn leave(&mut self, key: Key, cause: Cause, deadline: Option<Instant>) -> Option<u32> {
         let (value, _) = self.entries.remove(&key)?;
+        self.tags.remove(&key);
         self.told.push((key, value, cause, deadline));
         Some(value)
     }
@@ -290,6 +316,115 @@ impl Test {
                 assert_eq!(old, live);
                 if live.is_some() {
                     model.entries.get_mut(&key).unwrap().0 = value;
+                }
+            }
+            Op::GetMany(a, b) => {
+                let values = cache.get_many([&a, &b, &a]).await;
+                let mut live = |key| model.live(key).map(|(value, _)| value);
+                assert_eq!(values, [live(a), live(b), live(a)]);
+            }
+            Op::SetMany(a, b, ttl) => {
+                cache.set_many([(a, value), (b, value + 1)], ttl.map(ticks)).await;
+                self.next_value += 1;
+                for (key, value) in [(a, value), (b, value + 1)] {
+                    model.put(key, value, ttl.map_or(default, after));
+                }
+            }
+            Op::RemoveMany(a, b) => {
+                let removed = [a, b].map(|key| {
+                    let deadline = model.live(key)?.1;
+                    model.leave(key, Cause::Removed, deadline)
+                });
+                let count = removed.iter().flatten().count();
+                assert_eq!(cache.remove_many([&a, &b]).await, count);
+            }
+            Op::RemoveIf(n) => {
+                let leaving: Vec<Key> =
+                    model.live_entries().into_keys().filter(|k| k % n == 0).collect();
+                let count = cache.remove_if(|key, _| key % n == 0).await;
+                assert_eq!(count, leaving.len());
+                for key in leaving {
+                    let (_, deadline) = model.entries[&key];
+                    model.leave(key, Cause::Removed, deadline);
+                }
+            }
+            Op::Compute(key, change, with) => {
+                // What is left as it is, dead or not, does not leave.
+                let live = model.live_entries().get(&key).copied();
+                let kept = live.map(|_| model.entries[&key].1);
+                let change = match change {
+                    Change::Keep => Change::Keep,
+                    Change::Set(_) => Change::Set(value),
+                    Change::SetEx(_, ttl) => Change::SetEx(value, ttl),
+                    Change::SetKeepTtl(_) => Change::SetKeepTtl(value),
+                    Change::Remove => Change::Remove,
+                };
+                let until = match change {
+                    Change::SetEx(_, Duration::MAX) => None,
+                    Change::SetEx(_, ttl) => Some(Instant::now() + ttl),
+                    Change::SetKeepTtl(_) => kept.unwrap_or(default),
+                    _ => default,
+                };
+                let left = match (change, with) {
+                    (Change::Keep, true) => {
+                        model.live(key);
+                        live
+                    }
+                    (Change::Keep, false) => live,
+                    (Change::Remove, _) => {
+                        if model.live(key).is_some() {
+                            model.leave(key, Cause::Removed, kept.flatten());
+                        }
+                        None
+                    }
+                    _ => {
+                        model.put(key, value, until);
+                        Some(value).filter(|_| !Model::is_dead(until))
+                    }
+                };
+                let got = match with {
+                    true => {
+                        let change = async |seen| {
+                            assert_eq!(seen, live);
+                            change
+                        };
+                        cache.compute_with(&key, change).await
+                    }
+                    false => {
+                        let change = |seen: Option<&u32>| {
+                            assert_eq!(seen, live.as_ref());
+                            change
+                        };
+                        cache.compute(&key, change).await
+                    }
+                };
+                assert_eq!(got, left);
+            }
+            Op::Load(key, ttl, fails) => {
+                let load = async move || if fails { Err(()) } else { Ok(value) };
+                let got = cache.get_or_try_set_with(&key, ticks(ttl), load).await.ok();
+                let live = model.live(key).map(|(value, _)| value);
+                if live.is_none() && !fails {
+                    model.put(key, value, after(ttl));
+                }
+                assert_eq!(got, live.or((!fails).then_some(value)));
+            }
+            Op::SetTagged(key, ttl, tag) => {
+                let tag = [tag, 3 + tag % 2].map(|tag| tag.to_string());
+                let replaced = cache.set_tagged(key, value, ticks(ttl), tag.clone()).await;
+                assert_eq!(replaced, model.put(key, value, after(ttl)));
+                model.tags.insert(key, tag[0].parse().unwrap());
+            }
+            Op::RemoveTag(tag) => {
+                let tagged = model.tags.iter().filter(|(_, its)| **its == tag);
+                let tagged: Vec<Key> = tagged.map(|(key, _)| *key).collect();
+                cache.remove_tag(&tag.to_string()).await;
+                for key in tagged {
+                    let (_, deadline) = model.entries[&key];
+                    if !Model::is_dead(deadline) {
+                        assert_eq!(cache.get(&key).await, None);
+                        model.leave(key, Cause::Removed, deadline);
+                    }
                 }
             }
             Op::Clear => {

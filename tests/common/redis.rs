@@ -88,22 +88,32 @@ impl Server {
         Self::start_in(tempfile::tempdir().expect("a folder for the server"), args)
     }
 
-    /// One whose clock can be [set](Server::set_clock).
+    /// One whose clock can be [set](Server::set_clock) and [stopped](Server::stop_clock).
     pub(crate) fn start_with_clock() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the server");
         fs::write(folder.path().join("clock"), [0; 16]).expect("the folder can be written to");
         let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-ldl", "-o"])
+            .args(["-shared", "-fPIC", "-O1", "tests/data/clock.c", "-o"])
             .arg(folder.path().join("clock.so"))
             .status();
         assert!(built.expect("the tests need `cc`").success());
         Self::start_in(folder, &[])
     }
 
-    /// Lets the server's clock stand still at a time, in microseconds; for 0 it goes, as far `ahead`.
-    pub(crate) fn set_clock(&self, stands_at: u64, ahead: Duration) {
+    /// Lets its clock go, so far ahead.
+    pub(crate) fn set_clock(&self, ahead: Duration) {
+        self.write_clock(0, ahead.as_micros() as u64);
+        // Valkey looks at it once in a while.
+        thread::sleep(Duration::from_millis(20));
+    }
+
+    /// Lets its clock stand still at a time, in microseconds. Not that of Valkey.
+    pub(crate) fn stop_clock(&self, at: u64) {
+        self.write_clock(at, 0);
+    }
+
+    fn write_clock(&self, stands_at: u64, ahead: u64) {
         let file = fs::OpenOptions::new().write(true).open(self.folder.path().join("clock"));
-        let ahead = ahead.as_micros() as u64;
         let numbers = [stands_at.to_ne_bytes(), ahead.to_ne_bytes()].concat();
         file.and_then(|file| file.write_all_at(&numbers, 0)).expect("it has such a clock");
     }

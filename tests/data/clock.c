@@ -1,11 +1,13 @@
 // Moves or stops the clock of a server that a test has started: preloaded, it reads two numbers from the file CLOCK.
 // Above zero, the first is the time that stands still; else the second is how far the clock is ahead. Microseconds.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
 
 static const volatile long *set;
 
@@ -15,12 +17,21 @@ __attribute__((constructor)) static void begin(void) {
     if (file < 0 || set == MAP_FAILED) abort();
 }
 
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    static int (*real)(struct timeval *, void *);
-    if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
-    int answer = real(now, zone);
-    long time = set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_usec + set[1];
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int answer = syscall(SYS_clock_gettime, clock, now);
+    // Some ask before there is a file.
+    if (!set || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return answer;
+    long time = set[0] > 0 ? set[0] : now->tv_sec * 1000000L + now->tv_nsec / 1000 + set[1];
     now->tv_sec = time / 1000000;
-    now->tv_usec = time % 1000000;
+    now->tv_nsec = time % 1000000 * 1000;
     return answer;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec time;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &time);
+    now->tv_sec = time.tv_sec;
+    now->tv_usec = time.tv_nsec / 1000;
+    return 0;
 }

@@ -512,3 +512,16 @@ else:
         }
     }
 }
+
+#[tokio::test]
+async fn who_removes_what_is_known_has_it_forgotten() {
+    let (_dir, queue) = counted(1).await;
+    let names = queue.add_many(["a", "b"]).await.unwrap();
+    next(&queue).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
+    let job = next(&queue).await.unwrap();
+    fs::remove_dir_all(queue.path().join("retries")).unwrap();
+    job.retry_in(HOUR).await.unwrap();
+    assert_eq!(queue.dead_len().await.unwrap(), 0);
+    let found: Vec<_> = all(queue.locked()).await.iter().map(|job| *job.name()).collect();
+    assert_eq!(found, names);
+}

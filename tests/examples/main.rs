@@ -15,9 +15,11 @@ mod dirq;
 mod limit;
 mod loader;
 mod login_timeout;
+mod opentelemetry;
 mod replay;
 #[cfg(target_os = "linux")]
 mod server_stats;
 mod service;
 mod service_on_redis;
+mod service_snapshot;
 mod service_spool;

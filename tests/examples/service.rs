@@ -474,13 +474,49 @@ async fn a_client_that_asks_too_often_is_told_when_to_come_again() {
         assert!(fields.starts_with(&format!("\"client\";r={left};t=")), "{fields}");
     }
     // Another path, another connection.
-    let response = Talk { client: Client::new(), ..talk }.get("/stats").await;
+    let talk = Talk { client: Client::new(), ..talk };
+    let response = talk.get("/sessions/eve").await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     let told: serde_json::Value = response.json().await;
     let sentence = told["error"].as_str().expect("a refusal is a sentence");
     assert!(sentence.starts_with("over the limit of 5 in 60s (client)"), "{sentence}");
+    // Who runs the service sees what is going on all the same.
+    for path in ["/", "/stats", "/metrics", "/healthz"] {
+        let response = talk.get(path).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        assert!(!response.headers().contains_key("ratelimit"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn prometheus_reads_its_figures() {
+    let talk = Talk::start_with(&["--per-session", "3"]);
+    assert_eq!(talk.put("/sessions/ada?ttl=0.05", "x").await, StatusCode::CREATED);
+    assert_eq!(talk.put("/sessions/eve", "x").await, StatusCode::CREATED);
+    for _ in 0..4 {
+        talk.get("/sessions/eve").await;
+    }
+    talk.stats_where(|stats| stats["expired"] == 1).await;
+    let response = talk.get("/metrics").await;
+    assert_eq!(
+        response.headers()[header::CONTENT_TYPE],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let page = response.text().await;
+    for line in [
+        "# TYPE fleeting_cache_hits_total counter",
+        "fleeting_cache_hits_total{name=\"sessions\"} 2",
+        "fleeting_cache_sets_total{name=\"sessions\"} 2",
+        "fleeting_cache_resident{name=\"sessions\"} 1",
+        "fleeting_cache_departures_total{name=\"sessions\",cause=\"expired\"} 1",
+        "fleeting_cache_event_lag_seconds_bucket{name=\"sessions\",le=\"+Inf\"} 1",
+        "fleeting_limiter_denied_total{name=\"requests\"} 2",
+        "fleeting_limiter_keys{name=\"clients\"} 1",
+    ] {
+        assert!(page.lines().any(|other| other == line), "no {line} in:\n{page}");
+    }
 }
 
 #[tokio::test]

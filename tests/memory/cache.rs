@@ -1,10 +1,11 @@
 //! What a cache keeps: memory comes back after a mass expiry, and nothing leaks.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, ops::Range, sync::Arc, thread, time::Duration};
 
 use fleeting::{Cache, Cause, Sweep};
 use futures::FutureExt;
 use tokio::{task::unconstrained, time::sleep};
+use tokio_test::task::spawn;
 
 use super::{MEMORY, alone, grown, take_turns};
 
@@ -18,6 +19,9 @@ fn what_stays_in_memory() {
     alone(a_subscriber_that_stops_reading_costs_what_the_stats_show());
     alone(a_burst_of_events_leaves_no_memory_behind());
     alone(nothing_is_left_of_a_cache_that_is_gone());
+    alone(nothing_is_left_of_loads_that_were_given_up());
+    alone(errors_that_are_kept_are_bounded());
+    alone(tags_and_idle_deadlines_go_with_their_entries());
 }
 
 async fn memory_comes_back_after_mass_expiry() {
@@ -81,8 +85,9 @@ async fn a_burst_of_events_leaves_no_memory_behind() {
             lossless.recv().await;
         }
         let left = grown(before);
-        // The ring holds 1,024 of them for the one who never reads.
-        assert!(left < 160_000, "{left} bytes of {full} for 100 events");
+        // The ring holds 1,024 of them for the one who never reads. And where somebody else looks into the log meanwhile,
+        // as who reads figures does, departures gather in parts, which keep memory for some.
+        assert!(left < 240_000, "{left} bytes of {full} for 100 events");
         for _ in 0..100 {
             lossless.recv().await;
         }
@@ -109,6 +114,64 @@ async fn a_subscriber_that_stops_reading_costs_what_the_stats_show() {
     }
     assert_eq!((cache.len(), cache.stats().overflow), (0, 0));
     assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// On two threads at once, of the same keys: who comes and who goes meets everywhere.
+async fn nothing_is_left_of_loads_that_were_given_up() {
+    let rounds = if cfg!(debug_assertions) { 30_000 } else { 500_000 };
+    let cache: Cache<String, u64> = Cache::new();
+    let give_up = |rounds: u64| {
+        for round in 0..rounds {
+            let key = (round % 1_013).to_string();
+            let mut load = spawn(cache.get_or_set_with(&key, SECOND, pending));
+            let mut waits = spawn(cache.wait_for(&key));
+            assert!(load.poll().is_pending() && waits.poll().is_pending());
+            let turn = cache.compute_with(&key, async |_| pending().await);
+            assert!(unconstrained(turn).now_or_never().is_none());
+        }
+    };
+    give_up(1_000);
+    let before = MEMORY.allocated();
+    thread::scope(|scope| {
+        let threads = [scope.spawn(|| give_up(rounds)), scope.spawn(|| give_up(rounds))];
+        for thread in threads {
+            thread.join().expect("it panics nowhere");
+        }
+    });
+    let left = grown(before);
+    assert!(left < 16_384, "{left} bytes are left of {} loads", 2 * rounds);
+}
+
+async fn errors_that_are_kept_are_bounded() {
+    let floods = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+    let cache: Cache<u64, u64> =
+        Cache::builder().negative_ttl(3_600 * SECOND).max_entries(1_000).build();
+    let flood = async |keys: Range<u64>| {
+        for key in keys {
+            let fails = async || Err::<u64, _>([0_u8; 100]);
+            assert!(cache.get_or_try_set_with(&key, SECOND, fails).await.is_err());
+        }
+    };
+    flood(0..10_000).await;
+    let before = MEMORY.allocated();
+    flood(10_000..10_000 + floods).await;
+    let more = grown(before);
+    assert!(more < 65_536, "{more} bytes for {floods} errors");
+}
+
+async fn tags_and_idle_deadlines_go_with_their_entries() {
+    let cache: Cache<u64, u64> = Cache::builder().shards(4).time_to_idle(SECOND).build();
+    sleep(SECOND).await;
+    let empty = MEMORY.allocated();
+    for key in 0..50_000 {
+        let tags = [format!("a name that only one has: {key}"), "of all".to_owned()];
+        cache.set_tagged(key, key, 60 * SECOND, tags).await;
+    }
+    let full = grown(empty);
+    sleep(10 * SECOND).await;
+    assert_eq!(cache.len(), 0);
+    let left = grown(empty);
+    assert!(left < 32_768, "{left} bytes are left of {full} for nothing");
 }
 
 async fn nothing_is_left_of_a_cache_that_is_gone() {

@@ -13,6 +13,8 @@ use cap::Cap;
 mod cache;
 mod rate_limit;
 mod sets;
+#[cfg(feature = "serde")]
+mod snapshot;
 
 /// Counts what the whole process has.
 #[global_allocator]

@@ -10,6 +10,7 @@ mod log;
 #[path = "../common/redis.rs"]
 mod servers;
 
+mod answers;
 mod cache_events;
 mod cache_faults;
 mod client;
@@ -27,6 +28,7 @@ mod network;
 mod rate_limiter;
 mod rate_limiter_changes;
 mod rate_limiter_everything;
+mod rate_limiter_eviction;
 mod rate_limiter_faults;
 mod rate_limiter_lines;
 mod rate_limiter_model;

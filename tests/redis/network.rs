@@ -136,7 +136,7 @@ async fn a_slow_answer_costs_no_connection() {
         let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
         cache.set("a".into(), 1).await.unwrap();
         let made = proxy.made();
-        for seconds in ["0.3", "0.7"] {
+        for seconds in ["0.3", "0.6"] {
             let mut plain = server.plain().await;
             let slow = tokio::spawn(async move {
                 cmd("DEBUG").arg("SLEEP").arg(seconds).exec_async(&mut plain).await

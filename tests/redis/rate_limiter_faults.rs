@@ -14,12 +14,10 @@ use fleeting::{
     redis::{Breaker, Client, Error, OnError, RateLimiter, RateLimiterBuilder},
 };
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
-use tracing::Level;
 
 use crate::{
     clock::in_time,
-    log::Log,
-    servers::{Proxy, Server, connect},
+    servers::{Proxy, Server},
 };
 
 /// What the limiter waits for a server by default.
@@ -359,61 +357,4 @@ async fn a_server_that_refuses_is_up_to_the_policy_and_opens_no_breaker() {
         assert!(matches!(error, Error::Server(_)), "{error:?}");
     }
     assert_eq!((allow.stats().errors, allow.stats().breaker), (5, Breaker::Closed));
-}
-
-#[tokio::test]
-async fn a_server_that_may_evict_what_is_in_use_is_warned_of() {
-    let policy = |policy: &str, memory: &str| {
-        Server::start_with(&["--maxmemory-policy", policy, "--maxmemory", memory])
-    };
-    for (server, is_warned) in [
-        (policy("allkeys-lru", "100mb"), true),
-        (policy("volatile-ttl", "100mb"), true),
-        (policy("noeviction", "100mb"), false),
-        (policy("allkeys-lru", "0"), false),
-    ] {
-        let (log, _guard) = Log::start(Level::WARN);
-        let client = Client::lazy(server.url()).unwrap();
-        let limiter = builder(&client, OnError::Allow).build().unwrap();
-        // It asks for the limits, and after that for the policy; we ask, too.
-        let (begin, mut asked) = (Instant::now(), 0);
-        loop {
-            let stats = server.ask("INFO commandstats");
-            let calls = stats.split_once("cmdstat_info:calls=").map_or("0", |(_, calls)| calls);
-            let calls = calls.split(',').next().and_then(|calls| calls.parse().ok());
-            if calls.is_some_and(|calls: u32| calls > asked) {
-                break;
-            }
-            asked += 1;
-            assert!(begin.elapsed() < Duration::from_secs(60), "nobody asks: {stats}");
-            sleep(Duration::from_millis(5)).await;
-        }
-        sleep(Duration::from_millis(50)).await;
-        let warnings = log.lines("evicts keys");
-        assert_eq!(warnings.len(), usize::from(is_warned), "{warnings:?}");
-        assert!(warnings.iter().all(|line| line.contains("faults")), "{warnings:?}");
-        drop(limiter);
-    }
-}
-
-#[tokio::test]
-async fn a_key_that_was_evicted_begins_anew() {
-    let server = Server::start();
-    let client = connect(server.url()).await;
-    for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
-        let limiter = RateLimiter::<String>::builder(&client, "evicted")
-            .limit(Limit::per_hour(2))
-            .window(window)
-            .on_error(OnError::Deny)
-            .timeout(Duration::from_secs(10))
-            .build()
-            .unwrap();
-        let permit = limiter.check("ada").await.unwrap();
-        server.ask("FLUSHALL");
-        assert_eq!(limiter.check("ada").await.unwrap().remaining(), 1);
-        // It was charged to a state that is gone.
-        permit.refund().await.unwrap();
-        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 1);
-        limiter.reset("ada").await.unwrap();
-    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fleeting::{
     Limit, RateLimitDecision, RateLimitLayer,
-    redis::{Error, RateLimiter},
+    redis::{Error, OnError, RateLimiter},
 };
 use tokio::time::{Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
@@ -63,6 +63,35 @@ async fn no_more_wait_than_may() {
     limiter.until_ready_n("ada", 0).await.unwrap();
     assert!(matches!(limiter.until_ready_n("ada", 2).await, Err(Error::Limited(_))));
     waiting.into_iter().for_each(|task| task.abort());
+}
+
+/// Who waits behind others, while the server is away, is told what the policy says, and not that it is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_without_a_server_ends_by_the_policy() {
+    let mut server = Server::start();
+    let client = client(&server).await;
+    server.kill();
+    for policy in [OnError::Local, OnError::Deny, OnError::Allow] {
+        let builder = RateLimiter::<String>::builder(&client, "lines").on_error(policy);
+        let limiter = builder.limit(Limit::per_hour(1)).max_waiting(1).build().unwrap();
+        let first = limiter.check("ada").await;
+        assert_eq!(first.is_err(), policy == OnError::Deny);
+        let head = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.until_ready("ada").await.map(drop) }
+        });
+        sleep(ms(300)).await;
+        let told = limiter.until_ready_within("ada", 120 * MINUTE).await;
+        match policy {
+            OnError::Local => {
+                assert!(limited(told).retry_after() > 59 * MINUTE);
+                assert!(!head.is_finished());
+            }
+            OnError::Deny => assert!(told.is_err_and(|error| error.is_temporary())),
+            _ => assert!(told.is_ok()),
+        }
+        head.abort();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use std::{
 
 use fleeting::{
     Limit, When, Window,
-    redis::{Cache, Client, ExpiringSet, RateLimiter, TimeoutDict},
+    redis::{Cache, Client, Error, ExpiringSet, RateLimiter, TimeoutDict},
 };
 use futures::StreamExt;
 use tokio::time::sleep;
@@ -47,7 +47,9 @@ async fn are_exact(rows: &[&str], keys: &str, verbs: impl AsyncFn(&Client)) {
         redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
     let used = info.lines().filter_map(|line| {
         let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-        assert!(stats.contains("rejected_calls=0"), "{rows:?}: {line}");
+        // A connection says who it is, where it may.
+        let is_needed = !name.starts_with("client|");
+        assert!(!is_needed || stats.contains("rejected_calls=0"), "{rows:?}: {line}");
         Some(name.split('|').next()?.to_uppercase())
     });
     let used: BTreeSet<_> = used.collect();
@@ -131,10 +133,11 @@ async fn of_a_limiter() {
             let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
             let limiter = builder.window(window).build().unwrap();
             limiter.check("ada").await.unwrap().refund().await.unwrap();
+            // What was refunded may still be in the way.
             for _ in 0..30 {
-                limiter.check("ada").await.unwrap();
+                let _ = limiter.check("ada").await;
             }
-            assert!(limiter.check("ada").await.is_err());
+            assert!(matches!(limiter.check("ada").await, Err(Error::Limited(_))));
             limiter.peek("ada").await.unwrap();
             limiter.reset("ada").await.unwrap();
             limiter.set_limits([limit.named("other")]).await.unwrap();

@@ -59,6 +59,7 @@ impl Root {
 
     /// The last step of an add. Where it fails, the element is there: so its name comes with the error.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
+        self.counts.added(1);
         self.sync_names(&[name]).map_err(|error| error.behind(vec![name]))?;
         Ok(name)
     }
@@ -79,6 +80,7 @@ impl Root {
                 }
             }
         }
+        self.counts.added(names.len());
         // What is told of those that are there goes first: the next try tells again why no other could follow.
         match self.sync_names(&names).err().or(failed) {
             None => Ok(names),

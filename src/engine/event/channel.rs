@@ -36,6 +36,9 @@ pub(super) struct Channel<K, V> {
     round: u64,
     /// The reader with the least room and the number up to which it has; unknown where that has changed.
     fullest: Option<(usize, u64)>,
+    /// How many events fell out of the ring before readers had them, for each of these.
+    #[cfg(feature = "metrics")]
+    missed: u64,
 }
 
 struct Slot<K, V> {
@@ -81,7 +84,14 @@ impl<K, V> Channel<K, V> {
             armed: Slab::new(),
             round: 0,
             fullest: None,
+            #[cfg(feature = "metrics")]
+            missed: 0,
         }
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(super) fn missed(&self) -> u64 {
+        self.missed
     }
 
     pub(super) fn causes(&self) -> u8 {
@@ -161,6 +171,10 @@ impl<K, V> Channel<K, V> {
         let oldest = oldest?;
         // Who stood there missed it, and goes on with what is the first now.
         *self.standing(0) += oldest.standing;
+        #[cfg(feature = "metrics")]
+        {
+            self.missed += oldest.standing as u64;
+        }
         Some(oldest.told)
     }
 

@@ -15,10 +15,12 @@ use super::{
     channel::{Channel, Found, Wakers},
     told::Told,
 };
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::Spread;
 use crate::engine::{
     clock::Clock,
     panics,
-    store::{Cause, Event, Farewell, Journal, Taken},
+    store::{Cause, Event, Journal, Leavers, Taken},
 };
 
 pub(super) struct Log<K, V> {
@@ -32,6 +34,12 @@ pub(super) struct Log<K, V> {
     /// The sweeper waits for room.
     held_back: bool,
     closed: bool,
+    /// How long after their deadlines values were seen to leave, of those of which somebody heard.
+    #[cfg(feature = "metrics")]
+    lag: Spread,
+    /// How many events were missed in channels that are gone.
+    #[cfg(feature = "metrics")]
+    missed: u64,
 }
 
 /// Where a subscriber is.
@@ -57,11 +65,21 @@ pub(super) struct Aftermath<K, V> {
 }
 
 /// Who waited for a value to leave, the key by which they were found, and what they waited for.
-type Parting<K, V> = (Arc<Farewell<K, V>>, K, Arc<Event<K, V>>);
+type Parting<K, V> = (Arc<Leavers<K, V>>, K, Arc<Event<K, V>>);
 
 impl<K, V> Log<K, V> {
     pub(super) fn new(ring: u64) -> Self {
-        Self { channels: Slab::new(), ring, taken: Taken::new(), held_back: false, closed: false }
+        Self {
+            channels: Slab::new(),
+            ring,
+            taken: Taken::new(),
+            held_back: false,
+            closed: false,
+            #[cfg(feature = "metrics")]
+            lag: Spread::new(),
+            #[cfg(feature = "metrics")]
+            missed: 0,
+        }
     }
 
     /// Moves the journal into the channels.
@@ -72,6 +90,8 @@ impl<K, V> Log<K, V> {
         after: &mut Aftermath<K, V>,
     ) {
         let Self { channels, taken, closed, .. } = self;
+        #[cfg(feature = "metrics")]
+        let lags = &mut self.lag;
         // Taken while the log is locked: two threads that flush can't swap their departures.
         journal.take(taken);
         taken.drain(|mut departure| {
@@ -79,13 +99,18 @@ impl<K, V> Log<K, V> {
             let cause = departure.cause.bit();
             let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
+            #[cfg(feature = "metrics")]
+            let lag = departure.lag();
             let mut told = Told::Departure(departure);
-            if let Some((farewell, key)) = farewell {
+            if let Some(farewell) = farewell {
+                let (farewell, key) = *farewell;
                 after.farewells.push((farewell, key, told.share(clock)));
             }
             let Some(first) = hear.next().filter(|_| !*closed) else {
                 return after.gone.push(told);
             };
+            #[cfg(feature = "metrics")]
+            lag.into_iter().for_each(|lag| lags.record(lag));
             for channel in hear {
                 let same = Told::Event(told.share(clock));
                 after.push(channel, same);
@@ -195,6 +220,17 @@ impl<K, V> Log<K, V> {
         self.channels.iter().any(|(_, channel)| holds_back(channel))
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) fn lag(&self) -> &Spread {
+        &self.lag
+    }
+
+    /// How many events readers have missed.
+    #[cfg(feature = "metrics")]
+    pub(super) fn missed(&self) -> u64 {
+        self.missed + self.channels.iter().map(|(_, channel)| channel.missed()).sum::<u64>()
+    }
+
     pub(super) fn room(&mut self) -> u64 {
         let channels = self.channels.iter_mut().map(|(_, channel)| channel);
         let room = channels.filter(|channel| holds_back(channel)).map(Channel::room).min();
@@ -242,6 +278,10 @@ impl<K, V> Log<K, V> {
         }
         // Whole, and not event by event: there may be many.
         let mut channel = self.channels.remove(place.channel);
+        #[cfg(feature = "metrics")]
+        {
+            self.missed += channel.missed();
+        }
         let mut waker = Wakers::new();
         channel.take_wakers(&mut waker);
         after.left = Some(channel);

@@ -8,6 +8,8 @@ use super::{
     Event, Lagged,
     log::{Aftermath, Log, Place},
 };
+#[cfg(feature = "metrics")]
+use crate::engine::metrics::Spread;
 use crate::engine::{
     clock::Clock,
     store::Journal,
@@ -129,6 +131,12 @@ impl<K, V> Publisher<K, V> {
 
     pub(crate) fn subscribers(&self) -> usize {
         self.change(|log, _| log.subscribers())
+    }
+
+    /// How late events were, and how many the slow ones of their subscribers missed.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn lag_and_missed(&self) -> (Spread, u64) {
+        self.change(|log, _| (log.lag().clone(), log.missed()))
     }
 
     /// Ends the streams, after what they hold.

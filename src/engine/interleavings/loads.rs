@@ -1,17 +1,21 @@
 //! Those who wait for a load of one key, and those who write to it meanwhile.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
-use shuttle::{future::block_on, rand::Rng, thread};
+use foldhash::fast::FixedState;
+use shuttle::{future::block_on, rand::Rng, sync::atomic::AtomicU64, thread};
 
 use super::{Parts, explore, spawn};
 use crate::engine::{
-    clock::Deadline,
+    clock::{Deadline, Now, Tick},
     event::Cause,
-    store::{Awaited, Flight, Landing, Sought},
+    store::{Awaited, Flight, Landing, Sought, Store},
 };
 
 /// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
@@ -113,12 +117,58 @@ fn interleavings_of_a_load_and_a_write() {
             (ask(parts, 30, &later), Some(9))
         });
         let (got, written) = writes.join().unwrap();
-        asks.map(|asks| asks.join().unwrap());
+        for asks in asks {
+            asks.join().unwrap();
+        }
         if written.is_some() {
             assert_eq!(got, Some(9), "older than a write that it has seen");
             assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
         }
         assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}
+
+/// A clock that somebody puts forward.
+struct Present(AtomicU64);
+
+impl Now for Present {
+    fn is_dead(&self, deadline: Deadline) -> bool {
+        deadline.is_dead(self.tick())
+    }
+
+    fn tick(&self) -> Tick {
+        Tick::EPOCH.later(self.0.load(SeqCst) * 1_000_000_000)
+    }
+}
+
+/// Who reads puts the death off of what another sees dead: one of them comes first.
+#[test]
+fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
+    explore(|| {
+        let store = Store::new(2, 0, FixedState::default()).dying_idle(Duration::from_secs(10));
+        let lingers = shuttle::rand::thread_rng().gen_bool(0.5);
+        let window = Duration::from_secs(if lingers { 100 } else { 0 });
+        let store: Store<u8, u32, _> = store.lingering(window);
+        let parts = Arc::new((store, Present(AtomicU64::new(0))));
+        let (store, present) = &*parts;
+        store.set(1, 1, present, |_| Deadline::PERSISTENT);
+        present.0.store(9, SeqCst);
+        let hits = spawn(&parts, move |(store, present)| store.get(&1, present));
+        let misses = [0; 2].map(|_| {
+            spawn(&parts, move |(store, present)| {
+                let first = match shuttle::rand::thread_rng().gen_bool(0.5) {
+                    true => store.get(&1, present),
+                    false => store.peek(&1, present),
+                };
+                let second = store.get(&1, present);
+                assert!(first.is_some() || second.is_none(), "what was dead lives again");
+            })
+        });
+        present.0.store(10, SeqCst);
+        hits.join().unwrap();
+        for misses in misses {
+            misses.join().unwrap();
+        }
     });
 }
 

@@ -1,35 +1,33 @@
 //! What somebody waits for, by key: a load, a turn, a value. A shard of which nobody asks anything has none of it.
 
 use std::{
-    hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
-use equivalent::Equivalent;
 use tokio::sync::Notify;
 
-use super::{
-    Beside, Location, Store,
-    farewell::Farewell,
-    flight::Flight,
-    meetings::{Joined, Meetings},
-    window,
-};
-use crate::engine::clock::Now;
+use super::{entry::Event, farewell::Farewell, flight::Flight, meetings::Meetings};
 
 pub(crate) struct Asked<K, V> {
     /// Values that are being loaded.
-    loads: Meetings<K, Flight<V>>,
+    pub(super) loads: Meetings<K, Flight<V>>,
     /// Keys whose values are changed one after the other.
-    turns: Meetings<(), Turn>,
+    pub(super) turns: Meetings<(), Turn>,
     /// Keys that are to get a value.
-    comers: Meetings<(), Notify>,
+    pub(super) comers: Meetings<(), Notify>,
     /// Keys whose values are to leave.
-    leavers: Meetings<K, Farewell<K, V>>,
+    pub(super) leavers: Meetings<K, Leavers<K, V>>,
 }
 
 /// Whose turn it is, of those who change the value of a key one after the other.
 pub(crate) type Turn = tokio::sync::Mutex<()>;
+
+/// Those who wait for a value to leave.
+pub(crate) type Leavers<K, V> = Farewell<Arc<Event<K, V>>>;
+
+/// Those who waited for a value that leaves, and the key by which they were found.
+type Parting<K, V> = Box<(Arc<Leavers<K, V>>, K)>;
 
 /// What is found by who wants a value that may have to be loaded.
 pub(crate) enum Sought<V> {
@@ -41,199 +39,17 @@ pub(crate) enum Sought<V> {
     Follows(Arc<Flight<V>>, u32),
 }
 
-impl<K, V, S> Store<K, V, S>
-where
-    K: Hash + Eq,
-    S: BuildHasher + Clone,
-{
-    /// The live value, or a place among those who wait for it to be loaded, which has to be [left](Self::leave_load).
-    pub(crate) fn seek<Q>(
-        &self,
-        place @ Location { hash, index }: Location,
-        key: &Q,
-        owned: impl FnOnce() -> K,
-        now: &impl Now,
-    ) -> Sought<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-        V: Clone,
-    {
-        self.let_removed_leave(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
-        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_dead(entry.deadline())) {
-            return Sought::Live(entry.value.clone());
-        }
-        debug_assert_eq!(index, place.shard());
-        let asked = locked.parts().1.asked();
-        let Joined { shared, is_first } =
-            asked.loads.join(hash, key, owned, Flight::is_over, Flight::new);
-        if is_first {
-            return Sought::Leads(shared);
-        }
-        let overtakes = shared.overtakes();
-        Sought::Follows(shared, overtakes)
-    }
-
-    /// Leads a load that nobody waits for, unless there is one.
-    pub(crate) fn lead<Q>(
-        &self,
-        place @ Location { hash, .. }: Location,
-        key: &Q,
-        owned: impl FnOnce() -> K,
-    ) -> Option<Arc<Flight<V>>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        let mut locked = self.shards.write(place.shard());
-        let asked = locked.parts().1.asked();
-        if asked.loads.find(hash, key).is_some_and(|load| !load.is_over()) {
-            return None;
-        }
-        Some(asked.loads.join(hash, key, owned, |_| true, Flight::new).shared)
-    }
-
-    pub(crate) fn leave_load(&self, place: Location, flight: &Arc<Flight<V>>) {
-        self.leave(place, |asked| asked.loads.leave(place.hash(), flight));
-    }
-
-    /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
-    pub(crate) fn take_turn(&self, place: Location) -> Arc<Turn> {
-        let mut locked = self.shards.write(place.shard());
-        let asked = locked.parts().1.asked();
-        asked.turns.join(place.hash(), &(), || (), |_| false, Turn::default).shared
-    }
-
-    pub(crate) fn leave_turn(&self, place: Location, turn: &Arc<Turn>) {
-        self.leave(place, |asked| {
-            asked.turns.leave(place.hash(), turn);
-            None
-        });
-    }
-
-    /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).
-    pub(crate) fn await_value(&self, place: Location) -> Arc<Notify> {
-        let mut locked = self.shards.write(place.shard());
-        let asked = locked.parts().1.asked();
-        asked.comers.join(place.hash(), &(), || (), |_| false, Notify::new).shared
-    }
-
-    pub(crate) fn leave_comers(&self, place: Location, comers: &Arc<Notify>) {
-        self.leave(place, |asked| {
-            asked.comers.leave(place.hash(), comers);
-            None
-        });
-    }
-
-    /// A place among those who wait for the live value of a key to leave, which has to be [left](Self::leave_leavers).
-    /// None where there is no live value.
-    pub(crate) fn await_departure<Q>(
-        &self,
-        place @ Location { hash, .. }: Location,
-        key: &Q,
-        now: &impl Now,
-    ) -> Option<Arc<Farewell<K, V>>>
-    where
-        Q: Equivalent<K> + ?Sized,
-        K: Clone,
-    {
-        self.let_removed_leave(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
-            return None;
-        }
-        let (table, beside) = locked.parts();
-        let owned = || {
-            let found = window::entry_at(table, bucket);
-            found.expect("what was just found is there").0.clone()
-        };
-        Some(beside.asked().leavers.join(hash, key, owned, |_| false, Farewell::new).shared)
-    }
-
-    pub(crate) fn leave_leavers(&self, place: Location, farewell: &Arc<Farewell<K, V>>) {
-        self.leave(place, |asked| asked.leavers.leave(place.hash(), farewell));
-    }
-
-    fn leave(&self, place: Location, leave: impl FnOnce(&mut Asked<K, V>) -> Option<K>) {
-        let mut locked = self.shards.write(place.shard());
-        let beside = locked.parts().1;
-        let Some(asked) = &mut beside.asked else { return };
-        let key = leave(asked);
-        let emptied = beside.asked.take_if(|asked| asked.is_empty());
-        drop(locked);
-        drop((key, emptied));
-    }
-
-    /// Whether anybody waits, or loads, anywhere.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn is_asked(&self) -> bool {
-        (0..self.shard_count()).any(|index| self.shards.read(index).beside().asked.is_some())
-    }
-}
-
-impl<K, V> Beside<K, V> {
-    /// A write to a key wins over what is being loaded for it.
-    #[inline]
-    pub(super) fn overtake<Q>(&self, hash: u64, key: &Q)
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        if let Some(asked) = &self.asked
-            && let Some(load) = asked.loads.find(hash, key)
-        {
-            load.overtake();
-        }
-    }
-
-    /// As [`overtake`](Self::overtake), where the hash has to be worked out.
-    #[inline]
-    pub(super) fn overtake_any(&self, hash: impl FnOnce() -> u64, key: &K)
-    where
-        K: Eq,
-    {
-        if self.asked.is_some() {
-            self.overtake(hash(), key);
-        }
-    }
-
-    /// A write to all keys.
-    pub(super) fn overtake_all(&self) {
-        if let Some(asked) = &self.asked {
-            asked.loads.each(Flight::overtake);
-        }
-    }
-
-    /// Those who wait for a value of a key of this hash, to be told after the lock.
-    #[inline]
-    pub(super) fn comers(&self, hash: u64) -> Option<Arc<Notify>> {
-        self.asked.as_ref()?.comers.find(hash, &()).cloned()
-    }
-
-    /// Whether somebody waits for this key's value to leave.
-    #[inline]
-    pub(super) fn has_leavers(&self, hash: u64, key: &K) -> bool
-    where
-        K: Eq,
-    {
-        let found = self.asked.as_ref().and_then(|asked| asked.leavers.find(hash, key));
-        found.is_some()
-    }
-
-    fn asked(&mut self) -> &mut Asked<K, V> {
-        self.asked.get_or_insert_with(|| {
-            Box::new(Asked {
-                loads: Meetings::new(),
-                turns: Meetings::new(),
-                comers: Meetings::new(),
-                leavers: Meetings::new(),
-            })
-        })
-    }
-}
-
 impl<K, V> Asked<K, V> {
-    fn is_empty(&self) -> bool {
+    pub(super) fn new() -> Self {
+        Self {
+            loads: Meetings::new(),
+            turns: Meetings::new(),
+            comers: Meetings::new(),
+            leavers: Meetings::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
         self.loads.is_empty()
             && self.turns.is_empty()
             && self.comers.is_empty()
@@ -249,13 +65,15 @@ impl<K, V> Asked<K, V> {
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,
-    ) -> Option<(Arc<Farewell<K, V>>, K)>
+    ) -> Option<Parting<K, V>>
     where
         K: Eq,
     {
         if self.leavers.is_empty() {
             return None;
         }
-        self.leavers.take(hash(key), key)
+        // Its entry is out of the table by now: an `Eq` that panics must not have it lost.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.leavers.take(hash(key), key)));
+        taken.unwrap_or_default().map(Box::new)
     }
 }

@@ -6,6 +6,8 @@ use tokio::time::Instant;
 
 use super::farewell::Farewell;
 use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
 
 /// A value and when it dies: one word more than the value.
 pub(crate) struct Entry<V> {
@@ -15,6 +17,7 @@ pub(crate) struct Entry<V> {
 
 /// Why a value left the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Cause {
     /// Its TTL ran out, or [`Cache::expire_now`](crate::Cache::expire_now) ended its life.
@@ -31,7 +34,10 @@ pub enum Cause {
 ///
 /// There is exactly one event for each departure whose cause is
 /// [published](crate::Builder::publish), and events of one key come in the order in which they happened.
+///
+/// serde (feature `serde`) writes its fields, the times in seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event<K, V> {
     /// The key it had.
     pub key: K,
@@ -41,8 +47,10 @@ pub struct Event<K, V> {
     pub cause: Cause,
     /// When it was to die; `None` for a persistent value. Of a value ended by
     /// [`expire_now`](crate::Cache::expire_now), the moment of that call.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::maybe_instant"))]
     pub deadline: Option<Instant>,
     /// When it was seen to leave.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::instant"))]
     pub at: Instant,
 }
 
@@ -53,8 +61,10 @@ pub(crate) struct Departure<K, V> {
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
-    /// Who waits for it, of whatever cause, and the key by which they were found.
-    pub(crate) farewell: Option<(Arc<Farewell<K, V>>, K)>,
+    /// Who waits for it, of whatever cause, and the key by which they were found. Boxed: hardly any departure has it, and
+    /// streams keep many.
+    #[allow(clippy::type_complexity)]
+    pub(crate) farewell: Option<Box<(Arc<Farewell<Arc<Event<K, V>>>>, K)>>,
 }
 
 impl<V> Entry<V> {
@@ -98,6 +108,15 @@ impl<K, V> Event<K, V> {
     /// How long after its deadline the value was seen to leave; `None` where it had none or left before.
     pub fn lag(&self) -> Option<Duration> {
         self.at.checked_duration_since(self.deadline?)
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl<K, V> Departure<K, V> {
+    /// How long after its deadline what expired was seen to leave.
+    pub(crate) fn lag(&self) -> Option<Duration> {
+        let is_due = self.cause == Cause::Expired && !self.deadline.is_persistent();
+        is_due.then(|| self.at.since(Tick::from_nanoseconds(self.deadline.order())))
     }
 }
 

@@ -194,14 +194,19 @@ where
         let (mut freed, mut count) = (0, 0);
         let most = EVICTED_AT_ONCE.min(1 + locked.len() / 8);
         while freed < wanted && count < most {
-            let may_be_dead = self.is_due(shard, now);
+            let (may_be_dead, may_be_removed) = (self.is_due(shard, now), self.has_removed());
             let (table, beside) = locked.parts();
-            let Some(room) = &mut beside.kept.room else { break };
-            let is_dead = |bucket| {
-                let entry = window::entry_at(table, bucket);
-                entry.is_some_and(|(_, entry)| now.is_dead(entry.deadline()))
+            let Some((room, tags)) = beside.kept.room() else { break };
+            // Nobody finds it any more.
+            let is_gone = |bucket| {
+                window::entry_at(table, bucket).is_some_and(|(_, entry)| {
+                    let deadline = entry.deadline();
+                    may_be_dead && now.is_dead(deadline)
+                        || may_be_removed
+                            && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
+                })
             };
-            let Some(bucket) = room.choose(spared, may_be_dead, is_dead) else {
+            let Some(bucket) = room.choose(spared, may_be_dead || may_be_removed, is_gone) else {
                 if beside.old.is_none() {
                     break;
                 }
@@ -213,7 +218,7 @@ where
             let len = table.len();
             let (key, entry) = window::take_at(table, bucket);
             let is_dead = may_be_dead && now.is_dead(entry.deadline());
-            let is_removed = self.has_removed() && beside.kept.is_removed(bucket, entry.deadline());
+            let is_removed = may_be_removed && beside.kept.is_removed(bucket, entry.deadline());
             freed += match is_dead || is_removed {
                 true => beside.kept.left(bucket),
                 false => beside.kept.evicted(bucket, self.rehash(&key), len - 1),
@@ -225,7 +230,7 @@ where
             };
             self.depart(locked, key, entry, cause, now, gone);
             // The dead weigh nothing, at times, and are in nobody's way.
-            count += usize::from(!is_dead);
+            count += usize::from(!is_dead && !is_removed);
         }
         freed
     }

@@ -1,33 +1,29 @@
 //! Those who wait for a value to leave, whatever its cause.
 
-use std::{
-    pin::pin,
-    sync::{Arc, OnceLock},
-};
+use std::{pin::pin, sync::OnceLock};
 
 use tokio::sync::Notify;
 
-use super::entry::Event;
-
-pub(crate) struct Farewell<K, V> {
-    event: OnceLock<Arc<Event<K, V>>>,
+/// Told of once, to all: a `T`.
+pub(crate) struct Farewell<T> {
+    event: OnceLock<T>,
     told: Notify,
 }
 
-impl<K, V> Farewell<K, V> {
+impl<T: Clone> Farewell<T> {
     pub(super) fn new() -> Self {
         Self { event: OnceLock::new(), told: Notify::new() }
     }
 
     /// It has left.
-    pub(crate) fn tell(&self, event: Arc<Event<K, V>>) {
+    pub(crate) fn tell(&self, event: T) {
         // Each is told of once: who has left does not leave again.
         let _ = self.event.set(event);
         self.told.notify_waiters();
     }
 
     /// Waits until it has left. Cancel safe.
-    pub(crate) async fn event(&self) -> Arc<Event<K, V>> {
+    pub(crate) async fn event(&self) -> T {
         loop {
             let mut told = pin!(self.told.notified());
             told.as_mut().enable();

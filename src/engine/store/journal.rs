@@ -112,13 +112,13 @@ impl<K, V> Journal<K, V> {
         shard: usize,
         departure: Departure<K, V>,
     ) -> Option<Departure<K, V>> {
-        let cause = departure.cause;
-        if !self.wants(cause) && departure.farewell.is_none() {
+        let (cause, is_awaited) = (departure.cause, departure.farewell.is_some());
+        if !self.wants(cause) && !is_awaited {
             return Some(departure);
         }
         let mut part = self.part_of(shard);
         part.push(departure);
-        self.note(&part, 1, cause.bit());
+        self.note(&part, 1, cause.bit(), is_awaited);
         None
     }
 
@@ -129,20 +129,22 @@ impl<K, V> Journal<K, V> {
         cause: Cause,
         departures: &mut Vec<Departure<K, V>>,
     ) {
+        let is_awaited = departures.iter().any(|departure| departure.farewell.is_some());
         if self.wants(cause) && !departures.is_empty() {
             let mut part = self.part_of(shard);
             let count = departures.len();
             part.append(departures);
-            self.note(&part, count, cause.bit());
-        } else if departures.iter().any(|departure| departure.farewell.is_some()) {
+            self.note(&part, count, cause.bit(), is_awaited);
+        } else if is_awaited {
             self.record_wanted(shard, departures);
         }
     }
 
     /// Keeps those of `departures` from a shard whose causes somebody wants to hear of, and leaves the others.
     pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
-        let mut causes = 0;
+        let (mut causes, mut is_awaited) = (0, false);
         let wanted = departures.extract_if(.., |departure| {
+            is_awaited |= departure.farewell.is_some();
             let is_wanted = self.wants(departure.cause) || departure.farewell.is_some();
             causes |= if is_wanted { departure.cause.bit() } else { 0 };
             is_wanted
@@ -151,7 +153,7 @@ impl<K, V> Journal<K, V> {
         let before = part.len();
         part.extend(wanted);
         if causes != 0 {
-            self.note(&part, part.len() - before, causes);
+            self.note(&part, part.len() - before, causes, is_awaited);
         }
     }
 
@@ -221,14 +223,15 @@ impl<K, V> Journal<K, V> {
         }
     }
 
-    /// Called in the lock after `count` departures were put in: who sees a flag finds what it tells of.
+    /// Called in the lock after `count` departures were put in: who sees a flag finds what it tells of. Who awaits one
+    /// of them by its key would not ask for it.
     #[inline]
-    fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8) {
+    fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
         let (signs, flags) = (&self.signs, &self.flags);
         raise(&flags.dirty);
         // What nobody wants any more is urgent too: nobody would ask for it.
         let urgent = signs.awaited.load(Relaxed) | !signs.wanted.load(Relaxed);
-        if part.len() >= MOST || urgent & causes != 0 {
+        if part.len() >= MOST || urgent & causes != 0 || is_awaited {
             // In this order, and whatever the second one was: who claims it must know.
             flags.urgent.store(true, Relaxed);
             flags.due.store(true, Release);
@@ -315,5 +318,42 @@ fn raise(flag: &AtomicBool) {
 fn lower(flag: &AtomicBool) {
     if flag.load(Relaxed) {
         flag.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::{clock::Tick, store::farewell::Farewell};
+
+    fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
+        let (cause, at) = (Cause::Removed, Tick::EPOCH);
+        let farewell = is_awaited.then(|| Box::new((Arc::new(Farewell::new()), key)));
+        Departure { key, value: 0, cause, deadline: at.into(), at, farewell }
+    }
+
+    /// In a crowd departures gather as long as nobody waits for them, and nobody asks for one that is awaited by its key.
+    #[test]
+    fn what_is_awaited_by_its_key_is_due_at_once_in_a_crowd_too() {
+        let journal = Journal::new();
+        let mut taken = Taken::new();
+        journal.want(Cause::Removed.bit(), 0);
+        journal.meets_crowd();
+        journal.take(&mut taken);
+        assert!(journal.record(0, departure(1, false)).is_none() && !journal.is_due());
+        assert!(journal.record(0, departure(2, true)).is_none() && journal.is_due());
+        journal.take(&mut taken);
+        taken.drain(drop);
+
+        journal.record_all(1, Cause::Removed, &mut vec![departure(3, false)]);
+        assert!(!journal.is_due());
+        journal.record_all(1, Cause::Removed, &mut vec![departure(4, true)]);
+        assert!(journal.claim());
+        journal.record_wanted(2, &mut vec![departure(5, false), departure(6, true)]);
+        assert!(journal.claim());
+        // Nor can it be left to the next one to come.
+        assert!(!journal.meets_crowd());
     }
 }

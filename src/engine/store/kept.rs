@@ -99,6 +99,12 @@ impl Kept {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
+    /// Where entries make room for each other, and their tags beside it.
+    pub(super) fn room(&mut self) -> Option<(&mut Room, Option<&TagSets>)> {
+        let Self { room, extra } = self;
+        Some((room.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
+    }
+
     /// All `len` have left. Returns what they weighed.
     pub(super) fn cleared(&mut self, len: usize) -> u64 {
         self.room.as_mut().map_or(len as u64, |room| room.cleared(len))

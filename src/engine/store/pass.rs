@@ -82,13 +82,13 @@ where
             if let Some((key, entry)) = window::entry_at(table, bucket)
                 && leaves(&beside.kept, bucket, key, entry, now)
             {
+                beside.overtake_any(|| self.rehash(key), key);
                 leaving.push(bucket);
             }
         }
         let mut freed = 0;
         for bucket in &leaving {
             let (key, entry) = window::take_at(table, *bucket);
-            beside.overtake_any(|| self.rehash(&key), &key);
             freed += beside.kept.left(*bucket);
             let mut departure = entry.depart(key, Cause::Removed, now);
             self.bid_farewell(beside, &mut departure);

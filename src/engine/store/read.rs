@@ -80,6 +80,16 @@ where
         is_wanted.then(|| (found.entry.value.clone(), deadline))
     }
 
+    /// Whether the value of this key was removed by one of its tags.
+    pub(super) fn is_tagged_away<Q>(&self, Location { hash, index }: Location, key: &Q) -> bool
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let shard = self.shards.read(index);
+        let found = shard.find_at(hash, key);
+        found.is_some_and(|found| shard.is_removed(&found, found.entry.deadline()))
+    }
+
     /// Whether it matters to somebody that an entry is read.
     #[inline(always)]
     pub(super) fn minds_reads(&self) -> bool {
@@ -95,22 +105,27 @@ where
     {
         let place @ Location { hash, index } = self.place(key);
         self.let_removed_leave(place, key, now);
-        let shard = self.shards.read(index);
-        let Some(found) = shard.find_at(hash, key) else {
-            let room = shard.beside().kept.room.as_ref();
-            if room.is_some_and(|room| room.was_evicted_lately(hash)) {
-                self.reads.count_evicted();
-            }
-            self.reads.count(false);
-            return None;
-        };
-        if now.is_dead(found.entry.deadline()) {
+        let mut shard = self.shards.read(index);
+        let found = loop {
+            let Some(found) = shard.find_at(hash, key) else {
+                let room = shard.beside().kept.room.as_ref();
+                if room.is_some_and(|room| room.was_evicted_lately(hash)) {
+                    self.reads.count_evicted();
+                }
+                self.reads.count(false);
+                return None;
+            };
             let deadline = found.entry.deadline();
+            if !now.is_dead(deadline) {
+                break found;
+            }
             drop(shard);
-            self.found_dead(place, key, deadline, now);
-            self.reads.count(false);
-            return None;
-        }
+            if self.found_dead(place, key, deadline, now) {
+                self.reads.count(false);
+                return None;
+            }
+            shard = self.shards.read(index);
+        };
         // Before the clone: that of an `Arc` has the processor wait for all that was read before.
         let own = shard.own(&found);
         if !found.is_old {
@@ -141,34 +156,50 @@ where
     {
         let place @ Location { hash, index } = self.place(key);
         self.let_removed_leave(place, key, now);
-        let shard = self.shards.read(index);
-        let entry = shard.find(hash, key)?;
-        let deadline = entry.deadline();
-        if !now.is_dead(deadline) {
-            return Some(what(entry));
+        loop {
+            let shard = self.shards.read(index);
+            let entry = shard.find(hash, key)?;
+            let deadline = entry.deadline();
+            if !now.is_dead(deadline) {
+                return Some(what(entry));
+            }
+            drop(shard);
+            if self.found_dead(place, key, deadline, now) {
+                return None;
+            }
         }
-        drop(shard);
-        self.found_dead(place, key, deadline, now);
-        None
     }
 
-    /// Expires what a reader found dead, unless it lingers, or a writer was there first.
+    /// Expires what a reader found dead, unless it lingers, or a writer was there first. False where it is to be looked
+    /// for again, as there is one that lives: else another reader, who came before it died and now puts that off, would
+    /// have it live again.
     #[cold]
-    pub(super) fn found_dead<Q>(&self, place: Location, key: &Q, deadline: Deadline, now: &impl Now)
+    pub(super) fn found_dead<Q>(
+        &self,
+        place: Location,
+        key: &Q,
+        deadline: Deadline,
+        now: &impl Now,
+    ) -> bool
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if !self.is_over(deadline, now) {
-            return;
+        if self.idle.is_none() && !self.is_over(deadline, now) {
+            return true;
         }
         let mut locked = self.write(place, |k, _| key.equivalent(k));
         let (table, _) = locked.parts();
         // Looked for again: between the two locks somebody may have written a new value, which lives.
         let found = window::find(table, place.hash, |k| key.equivalent(k));
-        let dead = found.filter(|(_, entry)| self.is_over(entry.deadline(), now));
-        if let Some((bucket, _)) = dead {
+        let Some((bucket, deadline)) = found.map(|(bucket, entry)| (bucket, entry.deadline()))
+        else {
+            return true;
+        };
+        if self.is_over(deadline, now) {
             self.expire_found(locked, place.index, bucket, now);
+            return true;
         }
+        now.is_dead(deadline)
     }
 }
 

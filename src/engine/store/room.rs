@@ -89,22 +89,22 @@ impl Room {
         }
     }
 
-    /// Chooses who leaves: something dead where `is_dead` finds it, and nothing that gives no room.
+    /// Chooses who leaves: something gone where `is_gone` finds it, and nothing that gives no room.
     #[inline]
     pub(super) fn choose(
         &mut self,
         spared: Option<usize>,
-        may_be_dead: bool,
-        is_dead: impl Fn(usize) -> bool,
+        may_be_gone: bool,
+        is_gone: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         match weights {
-            // Where nobody is dead and all weigh the same, the entries are not looked at.
-            None if !may_be_dead => policy.victim(spared, false, |_| Look::Live),
-            weights => policy.victim(spared, may_be_dead, |bucket| {
+            // Where nobody is gone and all weigh the same, the entries are not looked at.
+            None if !may_be_gone => policy.victim(spared, false, |_| Look::Live),
+            weights => policy.victim(spared, may_be_gone, |bucket| {
                 let weighs = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
                 match () {
-                    () if may_be_dead && is_dead(bucket) => Look::Dead,
+                    () if may_be_gone && is_gone(bucket) => Look::Dead,
                     () if weighs() => Look::Live,
                     () => Look::Useless,
                 }

@@ -1,9 +1,13 @@
 //! What looks at whole shards: copying, counting.
 
 use std::hash::{BuildHasher, Hash};
+#[cfg(feature = "metrics")]
+use std::time::Duration;
 
 use super::{Store, window};
 use crate::engine::clock::{Deadline, Now};
+#[cfg(feature = "metrics")]
+use crate::engine::{clock::Tick, sync::atomic::Ordering::Relaxed};
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -31,6 +35,15 @@ where
         }
         drop(shard);
         live
+    }
+
+    /// For how long something dead may be in here, at most.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn staleness(&self, now: Tick) -> Duration {
+        let soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
+        // Zero is that of a shard of which nothing is known, as its entries move.
+        let soonest = soonest.filter(|soonest| *soonest > 0).min();
+        soonest.map_or(Duration::ZERO, |soonest| now.since(Tick::from_nanoseconds(soonest)))
     }
 
     /// Live entries, counted window by window.

@@ -42,6 +42,9 @@ where
             let sparse = table.len() < table.buckets() / 4;
             (sparse && table.capacity() > 2 * target.max(SMALL)).then_some(target)
         };
+        if index == 0 {
+            self.tags.fade(|| self.len());
+        }
         let table = self.shards.read(index);
         let (len, target) = (table.len(), wanted(&table));
         drop(table);

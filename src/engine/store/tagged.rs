@@ -20,7 +20,7 @@ use crate::engine::{
 
 /// How far it has been looked for what was removed by its tags.
 pub(crate) struct TagPass {
-    /// How many tags had been removed when it began.
+    /// What the store had of this when it began.
     removed: usize,
     pass: Pass,
 }
@@ -45,11 +45,13 @@ where
     /// Whether tags were removed that values may still have.
     #[inline]
     pub(crate) fn has_removed(&self) -> bool {
-        self.removed.load(Relaxed) != 0
+        self.removed.load(Relaxed) % 2 == 1
     }
 
     pub(super) fn note_removed(&self) {
-        self.removed.fetch_add(1, SeqCst);
+        // Another odd number: a pass under way has passed by what has this tag, and must not end the search.
+        let next = |removed: usize| Some(removed.wrapping_add(2) | 1);
+        let _ = self.removed.fetch_update(SeqCst, Relaxed, next);
     }
 
     /// Lets the value of a key leave, if it was removed by one of its tags: before anybody looks at it.
@@ -72,12 +74,17 @@ where
     ) where
         Q: Equivalent<K> + ?Sized,
     {
+        // By one more who reads: until the next sweep all who look anything up come here.
+        if !self.is_tagged_away(place, key) {
+            return;
+        }
         let mut locked = self.write(place, |k, _| key.equivalent(k));
         let (table, beside) = locked.parts();
         let found = window::find(table, hash, |k| key.equivalent(k));
         let removed =
             found.filter(|(bucket, entry)| beside.kept.is_removed(*bucket, entry.deadline()));
         let Some((bucket, _)) = removed else { return };
+        beside.overtake(hash, key);
         let (key, entry) = self.take_out(&mut locked, bucket);
         let mut departure = entry.depart(key, Cause::Removed, now.tick());
         self.bid_farewell(locked.parts().1, &mut departure);
@@ -89,10 +96,8 @@ where
 
     /// A look at all shards for what was removed by its tags, where there may be any.
     pub(crate) fn tag_pass(&self) -> Option<TagPass> {
-        match self.removed.load(SeqCst) {
-            0 => None,
-            removed => Some(TagPass { removed, pass: Pass::default() }),
-        }
+        let removed = self.removed.load(SeqCst);
+        (removed % 2 == 1).then(|| TagPass { removed, pass: Pass::default() })
     }
 
     /// Takes out what was removed by its tags in the next windows; tells whether there are more to look at.
@@ -104,13 +109,13 @@ where
         let (_, goes_on) = self.remove_next(pass, now, is_removed);
         if !goes_on {
             // Where more were removed meanwhile, the next pass looks for all.
-            let _ = self.removed.compare_exchange(*removed, 0, SeqCst, Relaxed);
+            let _ = self.removed.compare_exchange(*removed, *removed & !1, SeqCst, Relaxed);
         }
         goes_on
     }
 
     /// Takes out what was removed by its tags in a shard.
-    pub(super) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
+    pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
         let mut pass = Pass::of(shard);
         while self.has_removed() && pass.shard == shard {
             self.remove_next(&mut pass, now, is_removed);

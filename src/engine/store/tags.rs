@@ -40,11 +40,13 @@ struct Names {
     tags: HashMap<Box<str>, Arc<Tag>>,
     /// With so many it is looked again for those that no value has.
     full_at: usize,
+    /// The most entries that there were since it was last looked because they had left.
+    peak: usize,
 }
 
 impl TagNames {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Names { tags: HashMap::new(), full_at: KEPT }))
+        Self(Mutex::new(Names { tags: HashMap::new(), full_at: KEPT, peak: 0 }))
     }
 
     /// The tags of these names; none where there is no name.
@@ -59,11 +61,28 @@ impl TagNames {
         };
         let tags = names.into_iter().map(tag).collect();
         if all.tags.len() >= all.full_at {
-            // Who has just got one holds it.
-            all.tags.retain(|_, tag| Arc::strong_count(tag) > 1);
-            all.full_at = KEPT.max(2 * all.tags.len());
+            all.forget_unused();
         }
         Some(tags)
+    }
+
+    /// Gives memory back, where most of the entries have left that there were; `entries` counts them.
+    pub(super) fn fade(&self, entries: impl FnOnce() -> usize) {
+        // Room for these is not worth giving back.
+        let are_few = |names: &Names| names.tags.capacity() <= 4 * KEPT;
+        if are_few(&self.lock()) {
+            return;
+        }
+        // Counted out of the lock: that takes those of all shards.
+        let entries = entries();
+        let mut all = self.lock();
+        all.peak = all.peak.max(entries);
+        if entries <= all.peak / 4 {
+            all.peak = entries;
+            all.forget_unused();
+            let len = all.tags.len();
+            all.tags.shrink_to(2 * len);
+        }
     }
 
     /// From now on who has the tag of this name is removed; tells whether anybody may be.
@@ -76,6 +95,14 @@ impl TagNames {
 
     fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().expect("no user code runs under this lock")
+    }
+}
+
+impl Names {
+    /// Forgets the names that no value has. Who has just got one holds it.
+    fn forget_unused(&mut self) {
+        self.tags.retain(|_, tag| Arc::strong_count(tag) > 1);
+        self.full_at = KEPT.max(2 * self.tags.len());
     }
 }
 

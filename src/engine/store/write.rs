@@ -29,10 +29,20 @@ pub(crate) enum Decision<V> {
 /// What came of it.
 pub(crate) enum Written<V> {
     Left,
-    /// The value is there, in place of this live one.
-    Put(Option<V>),
+    /// The value is there, in place of this live one; or, where it does not stay, has left again at once.
+    Put {
+        replaced: Option<V>,
+        stays: bool,
+    },
     /// This was live.
     Removed(Option<V>),
+}
+
+impl<V> Written<V> {
+    /// Whether a value was put that has left again at once.
+    pub(crate) fn has_passed(&self) -> bool {
+        matches!(self, Written::Put { stays: false, .. })
+    }
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -74,7 +84,7 @@ where
         V: Clone,
     {
         match self.put(key, value, None, now, |kept| Some(deadline(kept))) {
-            Written::Put(replaced) => replaced,
+            Written::Put { replaced, .. } => replaced,
             Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
         }
     }
@@ -85,7 +95,7 @@ where
         V: Clone,
     {
         let decide = |kept: Option<Deadline>| kept.is_none().then_some(deadline);
-        matches!(self.put(key, value, None, now, decide), Written::Put(_))
+        matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
 
     /// Puts `value` at `key`, with these tags. `decide` says under the lock, by the deadline of the live value there,
@@ -134,15 +144,23 @@ where
         }
         let place @ Location { hash, index } = self.place(&key);
         self.let_removed_leave(place, &key, now);
+        // Out here, so that it is dropped after the lock where something of the user's panics.
+        let (value, own);
         let mut locked = self.write(place, |k, _| *k == key);
         let (table, beside) = locked.parts();
         // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
-            let Decision::Put(value, own) = decide(None) else {
-                // Unlocked by hand: `key` is dropped at the end of this call.
-                drop(locked);
-                return Written::Left;
-            };
+            match decide(None) {
+                Decision::Put(new, until) => (value, own) = (new, until),
+                decision => {
+                    if let Decision::Remove = decision {
+                        beside.overtake(hash, &key);
+                    }
+                    // Unlocked by hand: `key` is dropped at the end of this call.
+                    drop(locked);
+                    return Written::Left;
+                }
+            }
             beside.overtake(hash, &key);
             let comers = beside.comers(hash);
             let entry = Entry::new(value, self.until(own, now));
@@ -150,12 +168,12 @@ where
             self.written(locked.parts().1, bucket, own, tags);
             drop(locked);
             tell(comers);
-            return Written::Put(None);
+            return Written::Put { replaced: None, stays: true };
         };
         let is_dead = now.is_dead(entry.deadline());
-        let own = || beside.kept.own(bucket).unwrap_or_else(|| entry.deadline());
-        let (value, own) = match decide((!is_dead).then(|| (&entry.value, own()))) {
-            Decision::Put(value, own) => (value, own),
+        let live = || (&entry.value, beside.kept.own(bucket).unwrap_or_else(|| entry.deadline()));
+        match decide((!is_dead).then(live)) {
+            Decision::Put(new, until) => (value, own) = (new, until),
             Decision::Remove => {
                 beside.overtake(hash, &key);
                 let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
@@ -165,21 +183,21 @@ where
                 drop(locked);
                 return Written::Left;
             }
-        };
+        }
         let fresh = self.until(own, now);
         let comers = beside.comers(hash);
         let hears = self.journal.wants(Cause::Replaced) || beside.has_leavers(hash, &key);
-        // Cloned first: a clone that panics then changes nothing.
+        // What is the user's comes first: where it panics, nothing is changed.
+        beside.overtake(hash, &key);
         let copy = (!is_dead && hears).then(|| entry.value.clone());
         let old = entry.replace(value, fresh);
-        beside.overtake(hash, &key);
         self.note(beside, index, bucket, fresh);
         self.written(beside, bucket, own, tags);
         if is_dead {
             // A dead value is none: the old one leaves as expired before anybody hears of the new.
             self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
             tell(comers);
-            return Written::Put(None);
+            return Written::Put { replaced: None, stays: true };
         }
         bump(&self.notes[index].departures.replaced, 1);
         match copy {
@@ -198,7 +216,7 @@ where
             }
         }
         tell(comers);
-        Written::Put(Some(old.value))
+        Written::Put { replaced: Some(old.value), stays: true }
     }
 
     /// Calls `change` with the live value, under its shard's lock, as does what weighs it then. A dead one is expired on
@@ -214,7 +232,7 @@ where
     {
         match self.evicting_bound() {
             Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.update(key, now, |value, deadline| (change(value), deadline)),
+            None => self.alter(key, now, true, |value, deadline| (change(value), deadline)),
         }
     }
 
@@ -224,6 +242,21 @@ where
         &self,
         key: &Q,
         now: &impl Now,
+        change: impl FnOnce(&mut V, Deadline) -> (R, Deadline),
+    ) -> Option<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.alter(key, now, false, change)
+    }
+
+    /// As [`update`](Self::update); it may be a write, which wins over what is being loaded.
+    #[inline]
+    fn alter<Q, R>(
+        &self,
+        key: &Q,
+        now: &impl Now,
+        is_write: bool,
         change: impl FnOnce(&mut V, Deadline) -> (R, Deadline),
     ) -> Option<R>
     where
@@ -239,6 +272,9 @@ where
                 self.expire_found(locked, index, bucket, now);
             }
             return None;
+        }
+        if is_write {
+            beside.overtake(hash, key);
         }
         let before = entry.deadline();
         let own = beside.kept.own(bucket);

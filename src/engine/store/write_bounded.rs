@@ -40,9 +40,11 @@ where
         let place @ Location { hash, index } = self.place(&key);
         self.free_dead(bound, u64::from(weight.unwrap_or(1)), now);
         self.let_removed_leave(place, &key, now);
-        let mut gone = Gone::new();
+        // Out here, so that it is dropped after the lock where something of the user's panics.
+        let (value, own);
+        let (mut gone, mut replaced) = (Gone::new(), None);
         let mut locked = self.write(place, |k, _| *k == key);
-        let (mut replaced, mut kept) = (None, None);
+        let mut kept = None;
         let (table, beside) = locked.parts();
         let found = window::find(table, hash, |k| *k == key);
         let (mut dead, mut live) = (None, None);
@@ -55,8 +57,8 @@ where
                 live = Some((&entry.value, own.unwrap_or_else(|| entry.deadline())));
             }
         }
-        let (value, own) = match decide(live) {
-            Decision::Put(value, own) => (value, own),
+        match decide(live) {
+            Decision::Put(new, until) => (value, own) = (new, until),
             Decision::Remove => {
                 beside.overtake(hash, &key);
                 let Some(bucket) = dead.or(kept.map(|(bucket, _)| bucket)) else {
@@ -71,7 +73,7 @@ where
                 drop(locked);
                 return Written::Left;
             }
-        };
+        }
         let weight = weight.unwrap_or_else(|| bound.weigh(&key, &value));
         let is_too_heavy = u64::from(weight) > bound.limit();
         beside.overtake(hash, &key);
@@ -98,7 +100,7 @@ where
                 self.replaced(&mut locked, copy, key, now, &mut gone);
                 self.weigh_anew(bound, locked, place, bucket, weight, now, gone);
                 tell(comers);
-                return Written::Put(Some(old.value));
+                return Written::Put { replaced: Some(old.value), stays: true };
             }
             let (kept_key, old) = self.take_out(&mut locked, bucket);
             self.replaced(&mut locked, copy, kept_key, now, &mut gone);
@@ -116,7 +118,7 @@ where
             self.depart(&mut locked, key, entry, cause, now, &mut gone);
             drop(locked);
             gone.drop_all();
-            return Written::Put(replaced);
+            return Written::Put { replaced, stays: false };
         }
         let freed = match excess {
             0 => 0,
@@ -134,7 +136,7 @@ where
         let owed = bound.exchange(u64::from(weight), freed);
         self.pay(bound, locked, place, bucket, owed, now, gone);
         tell(comers);
-        Written::Put(replaced)
+        Written::Put { replaced, stays: true }
     }
 
     /// Calls `change` with the live value, under its shard's lock, and weighs it again there. A dead one is expired on
@@ -152,13 +154,15 @@ where
         let place @ Location { hash, index } = self.place(key);
         self.let_removed_leave(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
+        let (table, beside) = locked.parts();
+        let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
             if self.is_over(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
             return None;
         }
+        beside.overtake(hash, key);
         let changed = change(&mut entry.value);
         let entry = window::entry_at(locked.parts().0, bucket);
         let (key, entry) = entry.expect("what was just found is there");

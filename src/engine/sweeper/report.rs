@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "serde")]
+use crate::engine::seconds;
+
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SweepReport {
     /// Passes: 1, and more where the share of the expired made it repeat.
@@ -14,6 +18,7 @@ pub struct SweepReport {
     /// Entries that expired.
     pub expired: u64,
     /// The time it worked, yields to the runtime and waits for subscribers not counted.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub elapsed: Duration,
     /// It would have repeated once more, but its budget was spent.
     pub out_of_budget: bool,

@@ -10,10 +10,10 @@ use std::{
 };
 
 use rand::seq::SliceRandom;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::Interval;
 use tracing::Span;
 
-use super::report::SweepReport;
+use super::{config::Sweep, report::SweepReport};
 use crate::engine::{
     event::Publisher,
     panics,
@@ -52,6 +52,8 @@ const CUTS_BEFORE_WARNING: u32 = 3;
 
 /// A sweep under way. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
+    /// How it is set; another setting is for the next one.
+    sweep: Sweep,
     report: SweepReport,
     /// Entries that went to another table: work, but none that anybody asked for.
     moved: u64,
@@ -74,32 +76,8 @@ pub(crate) enum Step {
     Done,
 }
 
-/// Shares `state`, and starts its sweeper on its runtime.
-///
-/// # Panics
-///
-/// On a runtime without a time driver.
-pub(crate) fn start<K, V, S>(state: SharedState<K, V, S>) -> Arc<SharedState<K, V, S>>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-    S: BuildHasher + Clone + Send + Sync + 'static,
-{
-    let shared = Arc::new(state);
-    if let Some(every) = shared.sweep.every {
-        // Made here, so that a runtime without time panics here and not in the task.
-        let first = Instant::now().checked_add(shared.clock.until_beat(every));
-        let mut interval = interval_at(first.unwrap_or_else(far_future), every);
-        // On the beat again after a tick that came late, so that caches go on to tick together.
-        interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let sweeper = run(Arc::downgrade(&shared), shared.publisher.clone(), interval);
-        shared.keep_task(shared.runtime.spawn(sweeper));
-    }
-    shared
-}
-
 /// The task: sweeps at each tick, until the cache is gone.
-async fn run<K, V, S>(
+pub(super) async fn run<K, V, S>(
     shared: Weak<SharedState<K, V, S>>,
     publisher: Arc<Publisher<K, V>>,
     mut interval: Interval,
@@ -159,7 +137,7 @@ async fn run<K, V, S>(
             tracing::warn!(
                 cache = cache.name(),
                 sweeps = cuts,
-                budget = cache.sweep.budget,
+                budget = cache.sweep().budget,
                 "sweeps are cut by their budget: dead values leave late"
             );
         }
@@ -209,7 +187,16 @@ where
         let report = SweepReport::default();
         let (todo, dead) = (VecDeque::new(), Vec::new());
         let tagged = cache.store.tag_pass();
-        let mut sweep = Self { report, moved: 0, tagged, todo, at_pass: (0, 0), dead, span };
+        let mut sweep = Self {
+            sweep: cache.sweep(),
+            report,
+            moved: 0,
+            tagged,
+            todo,
+            at_pass: (0, 0),
+            dead,
+            span,
+        };
         sweep.begin_pass(cache);
         sweep
     }
@@ -263,9 +250,7 @@ where
             if let Some(step) = step {
                 break step;
             }
-            if self.report.passes > 1
-                && self.is_spent(cache, self.report.elapsed + now.since(start))
-            {
+            if self.report.passes > 1 && self.is_spent(self.report.elapsed + now.since(start)) {
                 break Step::Done;
             }
             let looked_at = self.report.looked_at - before.looked_at;
@@ -304,7 +289,7 @@ where
             None => Patience::None,
             Some(spins) => Patience::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
         };
-        let share = |buckets| cache.sweep.share_of(buckets);
+        let share = |buckets| self.sweep.share_of(buckets);
         let (store, clock) = (&cache.store, &cache.clock);
         let look = store.sweep_windows(&mut visit, share, clock, room, patience, &mut self.dead);
         let Some(look) = look else {
@@ -337,22 +322,18 @@ where
     ) -> Option<Step> {
         let looked_at = self.report.looked_at - self.at_pass.0;
         let expired = self.report.expired - self.at_pass.1;
-        if expired == 0 || (expired as f64) < cache.sweep.repeat_at * looked_at as f64 {
+        if expired == 0 || (expired as f64) < self.sweep.repeat_at * looked_at as f64 {
             return Some(Step::Done);
         }
-        if self.is_spent(cache, spent) {
+        if self.is_spent(spent) {
             return Some(Step::Done);
         }
         self.begin_pass(cache);
         None
     }
 
-    fn is_spent<S: BuildHasher + Clone>(
-        &mut self,
-        cache: &SharedState<K, V, S>,
-        spent: Duration,
-    ) -> bool {
-        let is_spent = cache.sweep.allowance().is_some_and(|allowance| spent >= allowance);
+    fn is_spent(&mut self, spent: Duration) -> bool {
+        let is_spent = self.sweep.allowance().is_some_and(|allowance| spent >= allowance);
         self.report.out_of_budget |= is_spent;
         is_spent
     }
@@ -385,9 +366,4 @@ where
         );
     }
     shrunk
-}
-
-/// Thirty years, as Tokio's own timers put it.
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_secs(30 * 365 * 86_400)
 }

@@ -165,6 +165,9 @@ impl<K, V> CacheBuilder<K, V> {
     pub fn build(self) -> Result<Cache<K, V>, Error> {
         let commands =
             Arc::new(Commands::new(&self.client, &self.name, self.retention, self.stale)?);
+        let counters = Arc::default();
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&self.name, &counters);
         let state = CacheState {
             name: self.name,
             commands,
@@ -173,7 +176,7 @@ impl<K, V> CacheBuilder<K, V> {
             event_capacity: self.event_capacity,
             lease: self.lease,
             poll_every: self.poll_every,
-            counters: Arc::default(),
+            counters,
             flights: Arc::default(),
             ring: Arc::new(Mutex::new(None)),
             stop: watch::Sender::new(false),

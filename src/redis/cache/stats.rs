@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Calls of `get`, `get_ex` and of verbs that load that found a live value; of `get_many` each key counts.
@@ -30,6 +31,8 @@ pub(super) struct Counters {
     failed_loads: AtomicU64,
     events: AtomicU64,
     missed: AtomicU64,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Counters {

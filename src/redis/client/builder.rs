@@ -153,7 +153,10 @@ impl ClientBuilder {
 
 impl Client {
     fn new(connection: Connection, dial: Arc<Dial>, prefix: String, timeout: Duration) -> Self {
-        let inner = Inner { connection, dial, prefix, timeout };
+        let counters = Arc::default();
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&prefix, &counters);
+        let inner = Inner { connection, dial, prefix, timeout, counters };
         Self { inner: Arc::new(inner), lane: Lane::Verbs }
     }
 }

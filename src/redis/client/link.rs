@@ -29,10 +29,11 @@ use super::{
 use crate::redis::{Error, error::is_refusal};
 
 /// So long a line may be silent before it is doubted.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_millis(400);
 
-/// So long one that is doubted has to answer a `PING`, or anything else.
-const PING: Duration = Duration::from_millis(500);
+/// So long one that is doubted has to answer a `PING`, or anything else. Both together are less than the second after
+/// which callers give up: so the next call of each goes another way.
+const PING: Duration = Duration::from_millis(400);
 
 /// How often a line that works is renewed, at most.
 const RENEW_EVERY: Duration = Duration::from_millis(250);

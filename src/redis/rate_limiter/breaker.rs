@@ -18,6 +18,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether a [`RateLimiter`](super::RateLimiter) asks its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Breaker {
     /// Each call does.

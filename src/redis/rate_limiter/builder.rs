@@ -139,11 +139,15 @@ impl<K> RateLimiterBuilder<K> {
             wait: self.wait,
             counters: Default::default(),
             quiet_until: Default::default(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
             client,
             name,
             window,
         };
         let state = Arc::new(state);
+        #[cfg(feature = "metrics")]
+        super::metrics::follow(&state);
         tokio::spawn(LimiterState::watch_limits(Arc::downgrade(&state)));
         Ok(RateLimiter { state, keys: PhantomData })
     }

@@ -1,7 +1,7 @@
 //! What a check says while the server fails: the policy, and where it decides.
 
 use super::{super::Error, protocol::Remaining};
-use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
+use crate::rate_limit::{self, Limit, Limited, PerLimit, State, Window};
 
 /// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in
 /// time, or refuses.
@@ -69,6 +69,21 @@ impl Fallback {
                 let remaining = state.standings().iter().map(Remaining::of).collect();
                 Ok(FallbackDecision::Local(outcome, remaining))
             }
+        }
+    }
+
+    /// What is left by what was decided without the server, which gave `error`; `None` where nobody counts.
+    pub(super) async fn peek(
+        &self,
+        error: Error,
+        subject: &[u8],
+        limits: &[Limit],
+    ) -> Result<Option<State>, Error> {
+        match self {
+            _ if !Self::is_for(&error) => Err(error),
+            Self::Deny => Err(error),
+            Self::Allow => Ok(None),
+            Self::Local(limiter) => Ok(Some(limiter.peek_with(subject, limits).await)),
         }
     }
 

@@ -43,6 +43,8 @@ pub(super) struct LimiterState {
     pub(super) counters: Counters,
     /// No failure is logged before this.
     pub(super) quiet_until: Mutex<Option<Instant>>,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl LimiterState {

@@ -8,6 +8,7 @@ use crate::rate_limit::COUNTED;
 
 /// What a [`RateLimiter`](super::RateLimiter) of this process has decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimiterStats {
     /// Checks that passed, but for those of cost 0.

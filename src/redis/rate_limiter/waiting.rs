@@ -5,7 +5,12 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{super::Error, check::Decision, protocol::Remaining, state::LimiterState};
+use super::{
+    super::Error,
+    check::{Decision, uncounted},
+    protocol::Remaining,
+    state::LimiterState,
+};
 use crate::rate_limit::{Limit, Limited};
 
 impl LimiterState {
@@ -82,7 +87,17 @@ impl LimiterState {
         cost: u32,
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
-        let state = self.peek(subject, plan).await?;
+        let state = match self.peek(subject, plan).await {
+            Ok(state) => state,
+            Err(error) => {
+                let own = self.plan.present();
+                let limits = plan.unwrap_or(&own.limits);
+                let state = self.fallback.peek(error, subject, limits).await?;
+                self.counters.by_policy.add(1);
+                let Some(state) = state else { return Ok(uncounted()) };
+                state
+            }
+        };
         let standings = state.standings();
         let each = standings.iter().enumerate();
         let longest = each.clone().filter(|(_, standing)| standing.remaining < cost);

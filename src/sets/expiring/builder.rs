@@ -64,7 +64,7 @@ impl<B> ExpiringSetBuilder<B> {
         self
     }
 
-    /// The name that tracing shows. Defaults to `expiring set` or `expiring sets`.
+    /// The name that tracing and [metrics](crate::guide::metrics) show. Defaults to `expiring set` or `expiring sets`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self

@@ -21,6 +21,9 @@ pub(super) struct Change<'a, K, V, T> {
     pub(super) shard: usize,
     pub(super) journal: &'a Journal<K, V>,
     pub(super) garbage: &'a mut Garbage<K, V, T>,
+    /// How many members' time was over.
+    #[cfg(feature = "metrics")]
+    pub(super) expired: u64,
 }
 
 /// What a change has no more use for. The caller makes it before the lock and drops it after, as the drop of
@@ -57,6 +60,15 @@ impl<K, V, T> Change<'_, K, V, T> {
     #[inline]
     pub(super) fn is_dead(&self, score: Tick) -> bool {
         score.after(self.ttl).is_dead(self.now)
+    }
+
+    #[inline]
+    #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+    pub(super) fn count_expired(&mut self, members: usize) {
+        #[cfg(feature = "metrics")]
+        {
+            self.expired += members as u64;
+        }
     }
 
     /// Makes ready to record `count` departures; `None` where nobody wants to hear of their cause.

@@ -187,6 +187,11 @@ where
     type Value = T;
     type Member = T;
 
+    #[cfg(feature = "metrics")]
+    fn len(&self) -> usize {
+        self.len()
+    }
+
     fn sweep(&mut self, mut room: usize, change: &mut ChangeOf<'_, K, T>) -> SweepProgress {
         let mut batch = SWEEP_BATCH;
         while let Some(&(expiry, hash)) = self.expiry_queue.first()

@@ -75,7 +75,8 @@ impl<T> Members<T> {
             for _ in 0..FEW {
                 match self.lowest() {
                     Some(lowest) if change.is_dead(lowest) => {
-                        self.0.drain(0..1, &mut change.garbage.members)
+                        self.0.drain(0..1, &mut change.garbage.members);
+                        change.count_expired(1);
                     }
                     _ => return,
                 }
@@ -97,6 +98,9 @@ impl<T> Members<T> {
     ) {
         let ttl = change.ttl;
         let wanted = change.prepare(ranks.len(), cause, set_key);
+        if cause == Cause::Expired {
+            change.count_expired(ranks.len());
+        }
         self.drain::<S>(ranks, wanted, |score| score.after(ttl), change);
     }
 
@@ -195,6 +199,7 @@ impl<T: Eq> Members<T> {
         if let Some((rank, _)) = member.and_then(|member| self.0.find(hash, member)) {
             let wanted = change.prepare(1, Cause::Expired, set_key);
             let deadline = score.after(change.ttl);
+            change.count_expired(1);
             self.drain::<S>(rank..rank + 1, wanted, |_| deadline, change);
         }
     }
@@ -227,6 +232,11 @@ impl<T: Send + Sync + 'static> Shard for Members<T> {
     type Key = T;
     type Value = ();
     type Member = T;
+
+    #[cfg(feature = "metrics")]
+    fn len(&self) -> usize {
+        self.len()
+    }
 
     fn sweep(&mut self, room: usize, change: &mut Change<'_, T, (), T>) -> SweepProgress {
         let dead = self.dead(change);

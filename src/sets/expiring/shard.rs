@@ -13,6 +13,10 @@ pub(super) trait Shard: Sized + Send + 'static {
     /// Lets what is dead leave, at most `room`, and no more than [`SWEEP_BATCH`].
     fn sweep(&mut self, room: usize, change: &mut ChangeOf<'_, Self>) -> SweepProgress;
 
+    /// Members, or sets.
+    #[cfg(feature = "metrics")]
+    fn len(&self) -> usize;
+
     /// No score is lower than this.
     fn lowest(&self) -> Option<Tick>;
 }

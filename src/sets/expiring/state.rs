@@ -35,6 +35,10 @@ pub(super) struct SharedState<S, K, V> {
     #[cfg(test)]
     pub(super) locks: std::sync::atomic::AtomicU64,
     journal: Arc<Journal<K, V>>,
+    #[cfg(feature = "metrics")]
+    expired: std::sync::atomic::AtomicU64,
+    #[cfg(feature = "metrics")]
+    pub(super) registration: crate::engine::metrics::Slot,
     /// Wakes the sweeper when a member dies sooner than it sleeps. In an `Arc` of its own, as the sweeper
     /// waits on it while it holds nothing of the state.
     alarm: Arc<Notify>,
@@ -74,6 +78,10 @@ impl<S: Shard> StateOf<S> {
             locks: Default::default(),
             shards,
             journal,
+            #[cfg(feature = "metrics")]
+            expired: Default::default(),
+            #[cfg(feature = "metrics")]
+            registration: Default::default(),
             alarm: Arc::new(Notify::new()),
             name: options.name,
             task: Mutex::default(),
@@ -97,6 +105,18 @@ impl<S: Shard> StateOf<S> {
             self.schedule.note_swept(shard, members.lowest());
             progress
         })
+    }
+
+    /// Looks at a shard under its lock.
+    #[cfg(feature = "metrics")]
+    pub(super) fn look<R>(&self, shard: usize, look: impl FnOnce(&S) -> R) -> R {
+        look(&lock(&self.shards[shard]).0)
+    }
+
+    /// How many members' time was over and have left.
+    #[cfg(feature = "metrics")]
+    pub(super) fn expired(&self) -> u64 {
+        self.expired.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Whether something may be dead in a shard at `now`.
@@ -125,9 +145,20 @@ impl<S: Shard> StateOf<S> {
         let mut locked = Locked::new(self, shard);
         // Read under the lock: nobody who comes later sees an earlier time.
         let now = self.clock.now();
-        let mut change =
-            Change { now, ttl: self.ttl, shard, journal: &self.journal, garbage: &mut garbage };
+        let mut change = Change {
+            now,
+            ttl: self.ttl,
+            shard,
+            journal: &self.journal,
+            garbage: &mut garbage,
+            #[cfg(feature = "metrics")]
+            expired: 0,
+        };
         let outcome = op(locked.shard(), &mut change);
+        #[cfg(feature = "metrics")]
+        if change.expired > 0 {
+            self.expired.fetch_add(change.expired, std::sync::atomic::Ordering::Relaxed);
+        }
         drop(locked);
         self.publisher.flush();
         (outcome, garbage.drop_all())

@@ -18,7 +18,7 @@ use super::{
     shard::{Shard, SweepProgress},
     state::{SharedState, StateOf},
 };
-use crate::engine::event::Publisher;
+use crate::engine::{event::Publisher, tasks::spawn};
 
 enum Step {
     /// Yield to the runtime, then go on.
@@ -50,7 +50,9 @@ pub(super) fn start<S: Shard>(
     let state = Arc::new(SharedState::new(options, shards));
     let sweeper =
         run(Arc::downgrade(&state), state.publisher.clone(), state.alarm().clone(), every);
-    state.keep_task(runtime.spawn(sweeper));
+    state.keep_task(spawn(&runtime, "sweeper", state.name(), sweeper));
+    #[cfg(feature = "metrics")]
+    super::metrics::follow(&state);
     state
 }
 

@@ -12,6 +12,7 @@ impl<K, V> Entries<K, V> {
             && now.is_dead(first.deadline)
         {
             self.leases.remove_first();
+            self.counts.failed += 1;
             match self.has_failed_for_good(first.location) {
                 true => self.bury(first.location),
                 false => self.enqueue(first.location),
@@ -38,6 +39,7 @@ impl<K, V> Entries<K, V> {
         entry.claim = id.sequence;
         entry.attempts = entry.attempts.saturating_add(1);
         let attempts = entry.attempts;
+        self.counts.claims += 1;
         self.enqueue_lease(id, now.after(lease));
         Some(ClaimedEntry { key, value, attempts, id })
     }
@@ -47,6 +49,7 @@ impl<K, V> Entries<K, V> {
         if self.is_void(claim) {
             return None;
         }
+        self.counts.acked += 1;
         self.dequeue(claim.location);
         Some(self.remove_at(claim.location))
     }
@@ -81,6 +84,8 @@ impl<K, V> Entries<K, V> {
             return false;
         }
         let location = claim.location;
+        // Else the end of its lease was.
+        self.counts.failed += u64::from(!self.is_dead(location) && !self.is_back(location));
         if self.is_dead(location) || delay.is_none() && self.is_back(location) {
             // It is where it is to be.
         } else if self.has_failed_for_good(location) {

@@ -1,6 +1,7 @@
 //! Keys and values that panic at a chosen moment lose nothing else, and leave every verb usable.
 
 use std::{
+    future::pending,
     hash::{Hash, Hasher},
     panic::AssertUnwindSafe,
     sync::{
@@ -12,9 +13,13 @@ use std::{
 };
 
 use super::{ALL, SECOND, so_far, watched};
-use fleeting::{Cache, Sweep, When};
+use fleeting::{Cache, Op, Sweep, When};
 use futures::FutureExt;
-use tokio::time::{Instant, advance, sleep};
+use tokio::{
+    task::unconstrained,
+    time::{Instant, advance, sleep},
+};
+use tokio_test::task::spawn;
 
 /// How many calls until one panics; 0 for never.
 #[derive(Default)]
@@ -93,12 +98,17 @@ async fn try_verb(
     let case = format!("verb {verb}, dead {dead}, heard {heard}, at call {calls}");
     let fuses = Arc::new(Fuses::default());
     let cache = moody_cache();
+    let awaited = moody(7, &fuses);
     let mut events = heard.then(|| cache.events_lossless(1_000));
     let ttl = if dead { Duration::ZERO } else { 60 * SECOND };
     for id in 0..20 {
         cache.set_ex(moody(id, &fuses), moody(id, &fuses), 60 * SECOND).await;
         cache.expire(&moody(id, &fuses), ttl).await;
     }
+    // Somebody waits for the value that the verb is about: to leave, or to be loaded.
+    let mut leaves = spawn(unconstrained(cache.expired(&awaited)));
+    let mut loads = spawn(unconstrained(cache.get_or_set_with(&awaited, SECOND, pending)));
+    assert_eq!((leaves.poll().is_pending(), loads.poll().is_pending()), (!dead, dead), "{case}");
     fuse(&fuses).light(calls);
     let panicked = AssertUnwindSafe(call(verb, &cache, &fuses)).catch_unwind().await.is_err();
     fuse(&fuses).put_out();
@@ -116,7 +126,7 @@ async fn try_verb(
     panicked
 }
 
-const VERBS: usize = 17;
+const VERBS: usize = 26;
 
 async fn call(verb: usize, cache: &MoodyCache, fuses: &Arc<Fuses>) {
     let key = || moody(7, fuses);
@@ -137,7 +147,19 @@ async fn call(verb: usize, cache: &MoodyCache, fuses: &Arc<Fuses>) {
         13 => drop(cache.expire_now(&key()).await),
         14 => drop(cache.update(&key(), |value| value.id).await),
         15 => drop(cache.iter().count()),
-        _ => cache.clear().await,
+        16 => cache.clear().await,
+        17 => drop(cache.compute(&key(), |_| Op::Set(moody(100, fuses))).await),
+        18 => drop(cache.compute(&key(), |_| Op::Remove).await),
+        19 => drop(cache.compute_with(&key(), async |_| Op::Set(moody(100, fuses))).await),
+        20 => drop(cache.get_many([&key(), &moody(8, fuses)]).await),
+        21 => drop(cache.set_tagged(key(), moody(100, fuses), SECOND, ["tag"]).await),
+        22 => drop(cache.remove_if(|_, value| value.id % 2 == 1).await),
+        23 => drop(cache.remove_many([&key(), &moody(8, fuses)]).await),
+        24 => drop(cache.expired(&key()).now_or_never()),
+        _ => {
+            let loaded = moody(100, fuses);
+            drop(cache.get_or_set_with(&moody(50, fuses), SECOND, async || loaded).await);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{ALL, SECOND, panics::Fuse, so_far, watched};
-use fleeting::{Cache, Sweep};
+use fleeting::{Cache, Op, Sweep};
 use futures::FutureExt;
 use tokio::{
     task::unconstrained,
@@ -174,10 +174,59 @@ fn an_eq_that_panics_in_remove_drops_nothing_under_the_lock() {
     });
 }
 
+/// Under the lock of its shard, the drop of what was to be written would wait for itself.
+#[test]
+fn a_clone_that_panics_in_a_write_drops_nothing_under_the_lock() {
+    watched(async || {
+        for verb in 0..6 {
+            for bounded in [false, true] {
+                let (cache, home) = caller_cache_of(bounded);
+                let events = cache.events_lossless(100);
+                cache.set(key(1), caller(1, &home)).await;
+                home.clone_of.store(1, Relaxed);
+                let write = async {
+                    match verb {
+                        0 => drop(cache.set(key(1), caller(2, &home)).await),
+                        1 => drop(cache.set_keep_ttl(key(1), caller(2, &home)).await),
+                        2 => drop(cache.set_tagged(key(1), caller(2, &home), SECOND, ["t"]).await),
+                        3 => cache.set_many([(key(1), caller(2, &home))], None).await,
+                        4 => {
+                            home.clone_of.store(2, Relaxed);
+                            let new = caller(2, &home);
+                            drop(cache.compute(&key(1), |_| Op::Set(new)).await);
+                        }
+                        _ => {
+                            let new = caller(2, &home);
+                            let change = async |old: Option<Caller>| {
+                                drop(old);
+                                home.clone_of.store(2, Relaxed);
+                                Op::Set(new)
+                            };
+                            home.clone_of.store(u32::MAX, Relaxed);
+                            drop(cache.compute_with(&key(1), change).await);
+                        }
+                    }
+                };
+                let ended = AssertUnwindSafe(write).catch_unwind().await;
+                assert!(ended.is_err(), "the panic of a clone is its caller's");
+                let read = cache.get(&key(1)).await.expect("it is there");
+                assert_eq!(read.id, 1, "nothing was changed");
+                drop((events, read));
+                home.cache.lock().unwrap().take();
+            }
+        }
+    });
+}
+
 fn caller_cache() -> (CallerCache, Arc<Home>) {
+    caller_cache_of(false)
+}
+
+fn caller_cache_of(bounded: bool) -> (CallerCache, Arc<Home>) {
+    let builder = Cache::builder();
+    let builder = if bounded { builder.max_entries(10_000) } else { builder };
     let sweep = Sweep::default().sample(1.0);
-    let cache: CallerCache =
-        Cache::builder().shards(2).event_capacity(2).sweep(sweep).publish(ALL).build();
+    let cache = builder.shards(2).event_capacity(2).sweep(sweep).publish(ALL).build();
     let home = Arc::new(Home { clone_of: AtomicU32::new(u32::MAX), ..Home::default() });
     *home.cache.lock().unwrap() = Some(cache.clone());
     (cache, home)

@@ -1,0 +1,130 @@
+//! Ten million entries to a file and back, beside the same bytes written and read alone.
+//!
+//! `cargo bench --bench snapshot --features serde` (about 2 minutes, 3 GB of memory, 1 GB of disk; `-- FOLDER` says where,
+//! else the folder of temporary files). All is synced. Each in turns, three times; the table has the best of each.
+//! While a snapshot is written, a thread reads: how late it was says how long locks were held.
+
+use std::{
+    env, fs,
+    io::{Read, Write},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fleeting::{Cache, Sweep};
+use tokio::runtime::Runtime;
+
+const ENTRIES: u64 = 10_000_000;
+const ROUNDS: usize = 3;
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Sessions = Cache<u64, String>;
+
+fn main() {
+    let folder = env::args().skip(1).find(|arg| !arg.starts_with("--"));
+    let folder = folder.map_or_else(env::temp_dir, Into::into);
+    let file = folder.join(format!("fleeting-{}.snapshot", std::process::id()));
+    let runtime = Runtime::new().expect("a runtime");
+    let cache = runtime.block_on(filled());
+    println!("| | MB | written in s | the same bytes alone | times | read in s | alone |");
+    println!("|{}", " --- |".repeat(7));
+    for is_compressed in [false, true] {
+        let mut best = [Duration::MAX; 4];
+        let mut bytes = Vec::new();
+        let mut late = Duration::ZERO;
+        for _ in 0..ROUNDS {
+            let (written, latest) =
+                watched(&cache, || timed(|| runtime.block_on(write(&cache, &file, is_compressed))));
+            late = late.max(latest);
+            bytes = fs::read(&file).expect("it was written");
+            let read = timed(|| runtime.block_on(read(&file)));
+            let read_alone = timed(|| read_bytes(&file));
+            fs::remove_file(&file).expect("it is there");
+            let written_alone = timed(|| write_bytes(&bytes, &file));
+            for (best, now) in best.iter_mut().zip([written, written_alone, read, read_alone]) {
+                *best = now.min(*best);
+            }
+        }
+        let [written, written_alone, read, read_alone] = best.map(|best| best.as_secs_f64());
+        println!(
+            "| {} | {} | {written:.2} | {written_alone:.2} | {:.2} | {read:.2} | {read_alone:.2} |",
+            if is_compressed { "LZ4" } else { "plain" },
+            bytes.len() / 1_000_000,
+            written / written_alone,
+        );
+        println!("\nA reader meanwhile waited {late:?} at most.\n");
+    }
+    let _ = fs::remove_file(&file);
+}
+
+async fn filled() -> Sessions {
+    let cache = Cache::builder().sweep(Sweep::manual()).build();
+    for key in 0..ENTRIES {
+        let value = format!("session of user {key}, who came by the door {}", key % 100);
+        cache.set_ex(key, value, HOUR + Duration::from_millis(key)).await;
+    }
+    cache
+}
+
+async fn write(cache: &Sessions, file: &Path, is_compressed: bool) {
+    let mut file = tokio::fs::File::create(file).await.expect("a file");
+    let written = match is_compressed {
+        false => cache.snapshot(&mut file).await,
+        true => cache.snapshot_compressed(&mut file).await,
+    };
+    assert_eq!(written.expect("it is written"), ENTRIES);
+    file.sync_all().await.expect("it is on the disk");
+}
+
+async fn read(file: &Path) {
+    let cache: Sessions = Cache::builder().sweep(Sweep::manual()).build();
+    let file = tokio::fs::File::open(file).await.expect("it was written");
+    assert_eq!(cache.restore(file).await.expect("it is whole"), ENTRIES);
+}
+
+fn write_bytes(bytes: &[u8], file: &Path) {
+    let mut file = fs::File::create(file).expect("a file");
+    for piece in bytes.chunks(256 * 1_024) {
+        file.write_all(piece).expect("it is written");
+    }
+    file.sync_all().expect("it is on the disk");
+}
+
+fn read_bytes(file: &Path) {
+    let mut file = fs::File::open(file).expect("it was written");
+    let mut piece = vec![0; 256 * 1_024];
+    while file.read(&mut piece).expect("it can be read") > 0 {}
+}
+
+/// Also how long a reader waited at most.
+fn watched(cache: &Sessions, work: impl FnOnce() -> Duration) -> (Duration, Duration) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let reader = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let mut latest = Duration::ZERO;
+            for key in (0..).step_by(7_919) {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                let begin = Instant::now();
+                let found = reader.block_on(cache.get(&(key % ENTRIES)));
+                latest = latest.max(begin.elapsed());
+                assert!(found.is_some());
+                thread::sleep(Duration::from_micros(100));
+            }
+            latest
+        });
+        let took = work();
+        stop.store(true, Relaxed);
+        (took, reader.join().expect("it only reads"))
+    })
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let begin = Instant::now();
+    work();
+    begin.elapsed()
+}

@@ -1,0 +1,262 @@
+//! All that has a name, and the thread that tells of it.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use metrics::{Key, Recorder, with_recorder};
+
+use super::{
+    figures::Figures,
+    series::{Handle, Series},
+};
+
+/// How often all is told.
+const EVERY: Duration = Duration::from_millis(500);
+
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { groups: BTreeMap::new(), next_id: 0, is_followed: false });
+
+/// One reads at a time, so that no figure is followed by an older one.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The address of the recorder of the process, as far as it is known.
+static GLOBAL: AtomicUsize = AtomicUsize::new(0);
+
+/// What tells of itself.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// In the order of the series of its kind.
+    fn read(&self, figures: &mut Figures);
+}
+
+struct Registry {
+    groups: BTreeMap<GroupId, Group>,
+    next_id: u64,
+    /// Whether the thread runs.
+    is_followed: bool,
+}
+
+/// By kind (the name of its first series) and name.
+type GroupId = (&'static str, String);
+
+/// Things of one kind and name.
+struct Group {
+    introduction: Introduction,
+    members: BTreeMap<u64, Member>,
+    /// What those had who have ended.
+    ended: Figures,
+    told: Told,
+}
+
+struct Member {
+    source: Weak<dyn Source>,
+    last: Figures,
+}
+
+/// How a recorder gets to know a group.
+#[derive(Clone)]
+struct Introduction {
+    series: &'static [Series],
+    keys: Arc<[Key]>,
+}
+
+/// What the recorder of the process knows of a group.
+#[derive(Default)]
+struct Told {
+    recorder: usize,
+    handles: Arc<OnceLock<Box<[Handle]>>>,
+    figures: Figures,
+}
+
+/// What a recorder is to be told of a group.
+struct News {
+    introduction: Introduction,
+    handles: Arc<OnceLock<Box<[Handle]>>>,
+    told: Figures,
+    now: Figures,
+}
+
+/// A group, a member of it, and the thing itself.
+type Living = (GroupId, u64, Arc<dyn Source>);
+
+/// That something is told of: as long as this lives, which it has in itself. So no trace of it stays in memory.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    group: GroupId,
+    id: u64,
+}
+
+/// Where something keeps that it is told of.
+pub(crate) type Slot = OnceLock<Registration>;
+
+/// Has `source` be told of from now on.
+pub(crate) fn register(
+    series: &'static [Series],
+    name: &str,
+    source: Weak<dyn Source>,
+    slot: &Slot,
+) {
+    let mut registry = registry();
+    let id = registry.next_id;
+    registry.next_id += 1;
+    let group = (series[0].name, name.to_owned());
+    // It is registered once.
+    let _ = slot.set(Registration { group: group.clone(), id });
+    let group = registry.groups.entry(group).or_insert_with(|| Group {
+        introduction: Introduction {
+            series,
+            keys: series.iter().map(|series| series.key(name)).collect(),
+        },
+        members: BTreeMap::new(),
+        ended: Figures::default(),
+        told: Told::default(),
+    });
+    group.members.insert(id, Member { source, last: Figures::default() });
+    if !mem::replace(&mut registry.is_followed, true) {
+        drop(registry);
+        follow();
+    }
+}
+
+/// Reads all, and tells the recorder.
+pub(super) fn publish() {
+    with_recorder(|recorder| {
+        let address = address(recorder);
+        // One that is for this thread alone comes and goes: nothing is known of it.
+        let global = is_global(address).then_some(address);
+        for News { introduction, handles, told, now } in read(global) {
+            let handles = handles.get_or_init(|| introduction.introduce(recorder));
+            now.tell(&told, handles);
+        }
+    });
+}
+
+/// Reads all; what is new to the recorder of the process, or to one that knows nothing.
+fn read(global: Option<usize>) -> Vec<News> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let living = registry().living();
+    let read = living.iter().map(|(_, _, source)| {
+        let mut figures = Figures::default();
+        source.read(&mut figures);
+        figures
+    });
+    let read: Vec<_> = read.collect();
+    let news = registry().renew(&living, read, global);
+    drop(turn);
+    // After all locks: we may be the last who have one of them, and its end is somebody's code.
+    drop(living);
+    news
+}
+
+/// Publishes from a thread of its own, as long as there is anything.
+fn follow() {
+    let follow = || {
+        loop {
+            // Asked before, so that the end of the last one is told, too.
+            let goes_on = registry().is_followed();
+            if catch_unwind(AssertUnwindSafe(publish)).is_err() {
+                tracing::error!("a recorder of metrics panicked");
+            }
+            if !goes_on {
+                break;
+            }
+            thread::sleep(EVERY);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("fleeting-metrics".into()).spawn(follow) {
+        tracing::error!(%error, "there is no thread to tell metrics");
+        registry().is_followed = false;
+    }
+}
+
+impl Registry {
+    fn living(&self) -> Vec<Living> {
+        let members = self.groups.iter().flat_map(|(group, Group { members, .. })| {
+            members.iter().filter_map(|(id, member)| {
+                member.source.upgrade().map(|source| (group.clone(), *id, source))
+            })
+        });
+        members.collect()
+    }
+
+    /// Takes in what was read.
+    fn renew(&mut self, living: &[Living], read: Vec<Figures>, global: Option<usize>) -> Vec<News> {
+        for ((group, id, _), figures) in living.iter().zip(read) {
+            let group = self.groups.get_mut(group).expect("groups stay");
+            debug_assert_eq!(figures.len(), group.introduction.series.len());
+            let member = group.members.get_mut(id).expect("members stay as long as they live");
+            member.last.renew(figures);
+        }
+        self.groups.values_mut().map(|group| group.news(global)).collect()
+    }
+
+    /// Whether there is anything to tell of; else it is told no more.
+    fn is_followed(&mut self) -> bool {
+        self.is_followed = self.groups.values().any(|group| !group.members.is_empty());
+        self.is_followed
+    }
+}
+
+impl Group {
+    fn news(&mut self, global: Option<usize>) -> News {
+        let mut now = self.ended.clone();
+        self.members.values().for_each(|member| now.add(&member.last));
+        let introduction = self.introduction.clone();
+        let Some(recorder) = global else {
+            return News { introduction, handles: Arc::default(), told: Figures::default(), now };
+        };
+        if self.told.recorder != recorder {
+            self.told = Told { recorder, ..Told::default() };
+        }
+        let told = mem::replace(&mut self.told.figures, now.clone());
+        News { introduction, handles: self.told.handles.clone(), told, now }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        let Some(group) = registry.groups.get_mut(&self.group) else { return };
+        if let Some(mut member) = group.members.remove(&self.id) {
+            member.last.end();
+            group.ended.add(&member.last);
+        }
+    }
+}
+
+impl Introduction {
+    fn introduce(&self, recorder: &dyn Recorder) -> Box<[Handle]> {
+        let Self { series, keys } = self;
+        series.iter().zip(&keys[..]).map(|(series, key)| series.introduce(key, recorder)).collect()
+    }
+}
+
+/// Whether it is the recorder of the process.
+fn is_global(recorder: usize) -> bool {
+    if recorder == GLOBAL.load(Relaxed) {
+        return true;
+    }
+    // A new thread has no other one.
+    let global = thread::spawn(|| with_recorder(address)).join();
+    global.is_ok_and(|global| {
+        GLOBAL.store(global, Relaxed);
+        recorder == global
+    })
+}
+
+fn address(recorder: &dyn Recorder) -> usize {
+    ptr::from_ref(recorder).addr()
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,101 @@
+//! How often something took how long, to a quarter.
+
+use std::time::Duration;
+
+/// Four to each doubling, from a microsecond to half an hour.
+const BUCKETS: u8 = 120;
+
+/// How many bits of a number of microseconds tell its bucket, beside the first.
+const BITS: u32 = 2;
+
+/// How often something took how long. Each time is rounded up, by a quarter at most. It takes memory for those that
+/// occur, which are few.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spread(Vec<(u8, u64)>);
+
+impl Spread {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn record(&mut self, time: Duration) {
+        let micros = u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        self.count(bucket(micros), 1);
+    }
+
+    pub(crate) fn add(&mut self, other: &Spread) {
+        other.0.iter().for_each(|&(bucket, count)| self.count(bucket, count));
+    }
+
+    /// In seconds, each that occurs here more often than in `before`, and how much more often.
+    pub(super) fn since(&self, before: &Spread) -> impl Iterator<Item = (f64, u64)> {
+        let before = |bucket| before.find(bucket).map_or(0, |index| before.0[index].1);
+        let more = self.0.iter().map(move |&(bucket, count)| {
+            (most(bucket) as f64 / 1e6, count.saturating_sub(before(bucket)))
+        });
+        more.filter(|(_, more)| *more > 0)
+    }
+
+    fn count(&mut self, bucket: u8, times: u64) {
+        match self.find(bucket) {
+            Ok(index) => self.0[index].1 += times,
+            Err(index) => self.0.insert(index, (bucket, times)),
+        }
+    }
+
+    fn find(&self, bucket: u8) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&bucket, |(bucket, _)| *bucket)
+    }
+}
+
+/// Where so many microseconds are counted.
+fn bucket(micros: u64) -> u8 {
+    if micros < 1 << BITS {
+        return micros as u8;
+    }
+    let octave = micros.ilog2() - BITS;
+    let within = (micros >> octave) as u8;
+    (((octave as u8) << BITS) + within).min(BUCKETS - 1)
+}
+
+/// The most microseconds that are counted there.
+fn most(bucket: u8) -> u64 {
+    if bucket < 2 << BITS {
+        return u64::from(bucket);
+    }
+    let octave = (bucket >> BITS) - 1;
+    let within = bucket - (octave << BITS);
+    ((u64::from(within) + 1) << octave) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_and_by_little() {
+        let mut last = 0;
+        for micros in (0..5_000).chain((5_000..1 << 30).step_by(99_991)) {
+            let bucket = bucket(micros);
+            assert!(bucket == last || bucket == last + 1 || micros >= 5_000, "{micros}");
+            last = bucket;
+            let most = most(bucket);
+            assert!(most >= micros && most <= micros + micros / 4, "{micros} is told as {most}");
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn only_what_came_since_is_told() {
+        let mut before = Spread::new();
+        before.record(Duration::from_micros(1));
+        let mut now = before.clone();
+        now.record(Duration::from_nanos(1));
+        now.record(Duration::ZERO);
+        let told: Vec<_> = now.since(&before).collect();
+        assert_eq!(told, [(0.0, 1), (1e-6, 1)]);
+        assert_eq!(now.since(&now).count(), 0);
+        now.add(&before);
+        assert_eq!(now.since(&Spread::new()).map(|(_, count)| count).sum::<u64>(), 4);
+    }
+}

@@ -1,0 +1,99 @@
+//! Copying what lives, a few entries under one lock: for who walks through all of it while others read and write.
+
+use std::{
+    hash::{BuildHasher, Hash},
+    time::{Duration, Instant},
+};
+
+use super::{Store, window};
+use crate::engine::clock::{Deadline, Now};
+
+/// A live entry, as it was under the lock.
+pub(crate) struct Copied<K, V> {
+    pub(crate) key: K,
+    pub(crate) value: V,
+    pub(crate) deadline: Deadline,
+    /// Until when it may live where it is read: later, in a cache whose entries die idle.
+    pub(crate) own: Deadline,
+}
+
+/// How many buckets are looked at under one lock.
+const BUCKETS_AT_ONCE: usize = 256;
+
+/// For how long, where it takes long to clone what is in them; and after how many clones the time is read.
+const LONGEST: Duration = Duration::from_micros(50);
+const CLONES_BETWEEN: usize = 4;
+
+/// How far the copying of one shard has come.
+///
+/// As long as entries keep their places, each that is there all the time is seen once. Where they move (the table grows,
+/// or shrinks) the shard is gone through anew, so that none is missed; what was seen before is seen again.
+pub(crate) struct CopyPass {
+    shard: usize,
+    next: usize,
+    /// That of the shard when the pass began.
+    generation: Option<u32>,
+}
+
+impl CopyPass {
+    pub(crate) fn new(shard: usize) -> Self {
+        Self { shard, next: 0, generation: None }
+    }
+}
+
+impl<K, V, S> Store<K, V, S>
+where
+    K: Hash + Eq,
+    S: BuildHasher + Clone,
+{
+    /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
+    pub(crate) fn copy_some(
+        &self,
+        pass: &mut CopyPass,
+        now: &impl Now,
+        copies: &mut Vec<Copied<K, V>>,
+    ) -> bool
+    where
+        K: Clone,
+        V: Clone,
+    {
+        let shard = self.shards.read(pass.shard);
+        if shard.beside().old.is_some() {
+            // An entry that moves from one table to the other could be missed in both.
+            drop(shard);
+            self.move_on(pass.shard);
+            return true;
+        }
+        let now = now.tick();
+        let generation = Some(shard.beside().generation);
+        if pass.generation != generation {
+            pass.generation = generation;
+            pass.next = 0;
+        }
+        let kept = &shard.beside().kept;
+        let begin = Instant::now();
+        let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
+        while pass.next < end {
+            let bucket = pass.next;
+            pass.next += 1;
+            let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
+            let deadline = entry.deadline();
+            if !deadline.is_dead(now) && !kept.is_removed(bucket, deadline) {
+                let own = kept.own(bucket).unwrap_or(deadline);
+                copies.push(Copied { key: key.clone(), value: entry.value.clone(), deadline, own });
+                if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
+                    break;
+                }
+            }
+        }
+        pass.next < shard.buckets()
+    }
+
+    /// Moves some of what is still in the old table of a shard.
+    fn move_on(&self, shard: usize) {
+        let mut locked = self.shards.write(shard);
+        let (_, emptied) = self.move_some(&mut locked, shard);
+        drop(locked);
+        drop(emptied);
+    }
+}

@@ -1,0 +1,32 @@
+//! What a cache on a server tells of itself to the `metrics` facade: what this process has seen of it.
+
+use std::sync::{Arc, Weak};
+
+use super::stats::Counters;
+use crate::engine::metrics::{Figures, Series, Source, counter, register};
+
+static SERIES: [Series; 4] = [
+    counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
+    counter("fleeting_redis_cache_misses_total", "Reads that found none."),
+    counter("fleeting_redis_cache_events_total", "Expirations that came to this process."),
+    counter(
+        "fleeting_redis_cache_events_missed_total",
+        "Expirations that were missed on the server.",
+    ),
+];
+
+/// Has a cache tell of itself.
+pub(super) fn follow(name: &str, counters: &Arc<Counters>) {
+    let source: Weak<Counters> = Arc::downgrade(counters);
+    register(&SERIES, name, source, &counters.registration);
+}
+
+impl Source for Counters {
+    fn read(&self, figures: &mut Figures) {
+        let stats = self.snapshot();
+        figures.count(stats.hits);
+        figures.count(stats.misses);
+        figures.count(stats.events);
+        figures.count(stats.missed);
+    }
+}

@@ -1,0 +1,154 @@
+//! Errors of loaders, as long as they are kept: what ends them, and what is left of them.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use fleeting::{Cache, Op, Sweep};
+use futures::FutureExt;
+use tokio::{runtime::Handle, sync::Semaphore, time::advance};
+use tokio_test::{assert_pending, assert_ready, task::spawn};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// What a weigher does once, in the middle of a write.
+static MEANWHILE: Mutex<Option<Task>> = Mutex::new(None);
+
+/// A load fails while a write to its key is under way: when that is done, nothing is known of the error.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_comes_in_the_middle_of_a_write_ends_with_it() {
+    for verb in 0..3 {
+        let weigher = |_: &u32, _: &u32| {
+            let meanwhile = MEANWHILE.lock().unwrap().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+            }
+            1
+        };
+        let cache: Cache<u32, u32> =
+            Cache::builder().negative_ttl(MINUTE).max_weight(100, weigher).build();
+        let gate = Arc::new(Semaphore::new(0));
+        let (opened, loading) = (gate.clone(), cache.clone());
+        // One that failed before, so that each write has something to forget.
+        let fails = async || Err::<u32, _>("no");
+        assert!(cache.get_or_try_set_with(&2, MINUTE, fails).await.is_err());
+        let mut load = spawn(
+            async move {
+                let fails = async move || {
+                    opened.acquire().await.unwrap().forget();
+                    Err::<u32, _>("no")
+                };
+                loading.get_or_try_set_with(&1, MINUTE, fails).await
+            }
+            .boxed(),
+        );
+        assert_pending!(load.poll());
+        *MEANWHILE.lock().unwrap() = Some(Box::new(move || {
+            gate.add_permits(1);
+            assert!(assert_ready!(load.poll()).is_err());
+        }));
+        // Dead at once, so that it is loaded again.
+        match verb {
+            0 => _ = cache.set_ex(1, 1, Duration::ZERO).await,
+            1 => assert!(cache.set_nx(1, 1, Some(Duration::ZERO)).await),
+            _ => _ = cache.set_tagged(1, 1, Duration::ZERO, ["tag"]).await,
+        }
+        assert!(MEANWHILE.lock().unwrap().is_none(), "the load has failed meanwhile");
+        let load = async || Ok::<_, &str>(2);
+        assert_eq!(cache.get_or_try_set_with(&1, MINUTE, load).await, Ok(2), "verb {verb}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_writes_nothing_ends_no_error() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    assert!(cache.get_or_try_set_with(&1, MINUTE, async || Err::<u32, _>("no")).await.is_err());
+    assert_eq!(cache.compute(&1, |_| Op::Keep).await, None);
+    assert_eq!(cache.compute_with(&1, async |_| Op::Keep).await, None);
+    assert_eq!((cache.get(&1).await, cache.update(&1, |_| ()).await), (None, None));
+    assert!(!cache.expire(&1, MINUTE).await);
+    let load = async || Ok::<_, &str>(2);
+    assert!(cache.get_or_try_set_with(&1, MINUTE, load).await.is_err(), "it is kept");
+}
+
+/// Where there is no task that does.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_by_hand_forgets_errors() {
+    let cache: Cache<u32, u32> =
+        Cache::builder().negative_ttl(MINUTE).sweep(Sweep::manual().sample(1.0)).build();
+    let error = Arc::new(());
+    for key in 0..1_000 {
+        let error = error.clone();
+        let fails = async move || Err::<u32, _>(error);
+        assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+    }
+    assert_eq!(Arc::strong_count(&error), 1_001);
+    advance(MINUTE).await;
+    cache.sweep().await;
+    assert_eq!(Arc::strong_count(&error), 1);
+}
+
+#[tokio::test]
+async fn nothing_runs_after_the_end() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    assert!(cache.get_or_try_set_with(&1, MINUTE, async || Err::<u32, _>("no")).await.is_err());
+    cache.shutdown().await;
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks(), before);
+}
+
+/// As any other panic in a refresh: it is known, and tried again later.
+#[tokio::test(start_paused = true)]
+async fn a_weigher_that_panics_in_a_refresh_is_not_asked_again_at_once() {
+    let loads = Arc::new(AtomicU32::new(0));
+    let weigher = |_: &u32, value: &u32| {
+        assert!(*value < 10, "the panic of this test");
+        1
+    };
+    let cache: Cache<u32, u32> = Cache::builder()
+        .sweep(Sweep::manual())
+        .stale_while_revalidate(1_000 * SECOND)
+        .max_weight(100, weigher)
+        .build();
+    cache.set_ex(1, 1, SECOND).await;
+    advance(SECOND).await;
+    for _ in 0..10 {
+        let loads = loads.clone();
+        let load = async move || loads.fetch_add(1, SeqCst) + 10;
+        assert_eq!(cache.get_or_set_with(&1, SECOND, load).await, 1);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(loads.load(SeqCst), 1);
+    advance(SECOND).await;
+    assert_eq!(cache.get_or_set_with(&1, SECOND, async || 2).await, 1);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cache.get(&1).await, Some(2));
+}
+
+/// Of as many keys as there are: no more errors than entries.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_errors_is_bounded() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).max_entries(100).build();
+    let error = Arc::new(());
+    for key in 0..10_000 {
+        let error = error.clone();
+        let fails = async move || Err::<u32, _>(error);
+        assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+    }
+    assert!(Arc::strong_count(&error) <= 101, "{}", Arc::strong_count(&error));
+}

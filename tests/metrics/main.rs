@@ -1,0 +1,90 @@
+//! What is told to the `metrics` facade, as Prometheus reads it.
+
+#[path = "../common/dirq.rs"]
+mod directory;
+#[path = "../common/redis.rs"]
+mod servers;
+
+mod embedded;
+mod page;
+mod queues;
+mod redis;
+
+use std::{sync::LazyLock, time::Duration};
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use prometheus_parse::{HistogramCount, Scrape, Value};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The one of this process. The tests share it, each by names of its own.
+static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
+    let builder = PrometheusBuilder::new().set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0]).unwrap();
+    builder.install_recorder().unwrap()
+});
+
+/// All that is told now, as text.
+fn page() -> String {
+    LazyLock::force(&RECORDER);
+    fleeting::publish_metrics();
+    RECORDER.render()
+}
+
+/// What is told now of things of one name.
+struct Told {
+    scrape: Scrape,
+    name: String,
+}
+
+fn told(name: &str) -> Told {
+    let lines = page().lines().map(|line| Ok(line.to_owned())).collect::<Vec<_>>();
+    let scrape = Scrape::parse(lines.into_iter()).expect("it can be parsed");
+    Told { scrape, name: name.to_owned() }
+}
+
+impl Told {
+    fn value(&self, metric: &str, label: Option<(&str, &str)>) -> &Value {
+        let mut samples = self.scrape.samples.iter().filter(|sample| {
+            sample.metric == metric
+                && sample.labels.get("name") == Some(&self.name)
+                && label.is_none_or(|(label, value)| sample.labels.get(label) == Some(value))
+        });
+        let value = samples.next();
+        &value.unwrap_or_else(|| panic!("nothing tells {metric} of {:?}", self.name)).value
+    }
+
+    fn counter(&self, metric: &str) -> u64 {
+        self.counter_of(metric, None)
+    }
+
+    fn counter_of(&self, metric: &str, label: Option<(&str, &str)>) -> u64 {
+        match self.value(metric, label) {
+            Value::Counter(count) => *count as u64,
+            other => panic!("{metric} is no counter but {other:?}"),
+        }
+    }
+
+    fn gauge(&self, metric: &str) -> f64 {
+        self.gauge_of(metric, None)
+    }
+
+    fn gauge_of(&self, metric: &str, label: Option<(&str, &str)>) -> f64 {
+        match self.value(metric, label) {
+            Value::Gauge(level) => *level,
+            other => panic!("{metric} is no gauge but {other:?}"),
+        }
+    }
+
+    /// How many took at most so many seconds.
+    fn within(&self, metric: &str, seconds: f64) -> u64 {
+        match self.value(metric, None) {
+            Value::Histogram(buckets) => {
+                let bucket =
+                    buckets.iter().find(|HistogramCount { less_than, .. }| *less_than == seconds);
+                bucket.unwrap_or_else(|| panic!("no bucket of {seconds} in {buckets:?}")).count
+                    as u64
+            }
+            other => panic!("{metric} is no histogram but {other:?}"),
+        }
+    }
+}
