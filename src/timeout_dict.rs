@@ -30,6 +30,7 @@ use std::{
 
 use equivalent::Equivalent;
 
+#[cfg(feature = "redis")]
 pub(crate) use self::retries::Retries;
 use self::state::SharedState;
 pub use self::{builder::TimeoutDictBuilder, claim::Claim};
