@@ -80,7 +80,7 @@ where
     fn read(&self, figures: &mut Figures) {
         let counts = self.store.counts();
         let resident = self.store.len();
-        let (lag, missed) = self.publisher.lag_and_missed();
+        let (lag, missed, subscribers, overflow) = self.publisher.figures();
         figures.count(counts.hits);
         figures.count(counts.misses);
         figures.count(counts.misses_of_evicted);
@@ -95,9 +95,9 @@ where
         figures.level(self.store.staleness(self.clock.now()).as_secs_f64());
         figures.count(self.sweeps().total.looked_at);
         figures.spread(self.sweep_times());
-        figures.level(self.publisher.subscribers() as f64);
+        figures.level(subscribers as f64);
         figures.spread(lag);
         figures.count(missed);
-        figures.level(self.publisher.overflow() as f64);
+        figures.level(overflow as f64);
     }
 }

@@ -133,10 +133,13 @@ impl<K, V> Publisher<K, V> {
         self.change(|log, _| log.subscribers())
     }
 
-    /// How late events were, and how many the slow ones of their subscribers missed.
+    /// How late events were, how many the slow ones of their subscribers missed, how many subscribers there are, and how
+    /// far the slowest lossless one is behind: in one look, as writers meet who looks.
     #[cfg(feature = "metrics")]
-    pub(crate) fn lag_and_missed(&self) -> (Spread, u64) {
-        self.change(|log, _| (log.lag().clone(), log.missed()))
+    pub(crate) fn figures(&self) -> (Spread, u64, usize, usize) {
+        self.change(|log, _| {
+            (log.lag().clone(), log.missed(), log.subscribers(), log.overflow() as usize)
+        })
     }
 
     /// Ends the streams, after what they hold.

@@ -21,6 +21,9 @@ const KEPT: usize = 256;
 /// For how many departures a crowd is taken to last.
 const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 
+/// For how many two are taken to meet who may never again, as a writer and one who reads figures.
+const MEETING: usize = if cfg!(shuttle) { 2 } else { 64 };
+
 /// The departures nobody has been told of yet, in the order in which they happened.
 ///
 /// 1. A departure is moved in here while its shard is locked, so the order of two departures of one key is
@@ -73,6 +76,8 @@ pub(crate) struct Taken<K, V> {
     parts: [Vec<Departure<K, V>>; PARTS],
     /// Whether they are in more parts than the first.
     gathered: bool,
+    /// Whether the crowd has gone, and with it the parts' need of memory.
+    is_last: bool,
 }
 
 impl<K, V> Journal<K, V> {
@@ -191,8 +196,10 @@ impl<K, V> Journal<K, V> {
     /// Somebody else is telling. Whether what was claimed may be left to the next one to come.
     #[cold]
     pub(crate) fn meets_crowd(&self) -> bool {
-        if self.flags.crowd.load(Relaxed) <= CROWD / 2 {
-            self.flags.crowd.store(CROWD, Relaxed);
+        match self.flags.crowd.load(Relaxed) {
+            0 => self.flags.crowd.store(MEETING, Relaxed),
+            crowd if crowd <= CROWD / 2 => self.flags.crowd.store(CROWD, Relaxed),
+            _ => {}
         }
         self.signs.gathers.load(Relaxed) && !self.flags.urgent.load(Relaxed)
     }
@@ -216,6 +223,10 @@ impl<K, V> Journal<K, V> {
             mem::swap(&mut **part, taken);
         }
         let left = crowd.saturating_sub(count);
+        taken.is_last = left == 0;
+        if taken.is_last {
+            parts[1..].iter_mut().for_each(|part| **part = Vec::new());
+        }
         // Who has met others meanwhile has begun anew.
         let _ = self.flags.crowd.compare_exchange(crowd, left, Relaxed, Relaxed);
         if taken.gathered != (left > 0) {
@@ -262,7 +273,7 @@ impl<K, V> Journal<K, V> {
 
 impl<K, V> Taken<K, V> {
     pub(crate) fn new() -> Self {
-        Self { parts: array::from_fn(|_| Vec::new()), gathered: false }
+        Self { parts: array::from_fn(|_| Vec::new()), gathered: false, is_last: false }
     }
 
     /// Gives out what was taken: that of one shard in the order in which it was recorded, all of it by when it left.
@@ -286,6 +297,9 @@ impl<K, V> Taken<K, V> {
         }
         drop(parts);
         self.parts.iter_mut().for_each(give_back);
+        if self.is_last {
+            self.parts[1..].iter_mut().for_each(|part| *part = Vec::new());
+        }
     }
 }
 

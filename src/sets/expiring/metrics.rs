@@ -28,13 +28,13 @@ pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
 
 impl<S: Shard> Source for StateOf<S> {
     fn read(&self, figures: &mut Figures) {
-        let (lag, missed) = self.publisher.lag_and_missed();
+        let (lag, missed, subscribers, overflow) = self.publisher.figures();
         let resident = (0..self.shard_count()).map(|shard| self.look(shard, S::len)).sum::<usize>();
         figures.level(resident as f64);
         figures.count(self.expired());
-        figures.level(self.publisher.subscribers() as f64);
+        figures.level(subscribers as f64);
         figures.spread(lag);
         figures.count(missed);
-        figures.level(self.publisher.overflow() as f64);
+        figures.level(overflow as f64);
     }
 }
