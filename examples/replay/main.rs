@@ -9,7 +9,8 @@
 //!
 //! Tokio's clock is paused, and advanced from the time of one line to that of the next, so days pass
 //! in milliseconds and every figure is exact. Servers write a line when they have answered, not when
-//! they were asked: a line that goes back in time counts as happening at the latest time so far.
+//! they were asked, so lines come late: each is held until the log is a minute further, and they are taken in the order
+//! of their times. What comes later than that is taken as happening when it comes.
 //!
 //! A session ends when its client has asked for nothing for 30 minutes, to the second: a request at
 //! exactly 30 minutes opens the next. What is malformed is counted and named, and stops nothing.
@@ -24,7 +25,7 @@ mod report;
 
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, BinaryHeap},
     error::Error,
     fs::File,
     io::{self, BufRead, BufReader, Write},
@@ -50,6 +51,9 @@ const EXCERPT: &[u8] = include_bytes!("../data/access-excerpt.log");
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// By how much a line may come too late, and still be put in its place.
+const LATE: Duration = MINUTE;
 
 /// Replays an access log on a cache's clock.
 #[derive(Parser)]
@@ -89,27 +93,36 @@ async fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Reads the log, one line in memory at a time.
+/// Reads the log; in memory there is a line, and who asked in the last minute of it.
 async fn replay(mut log: impl BufRead) -> io::Result<Report> {
+    let mut order = Order::default();
     let mut clock = LogClock::default();
     let mut sessions = Sessions::new();
     let mut rates = Rates::new();
     let mut malformed = Malformed::default();
     let mut lines = 0;
     let mut line = Vec::new();
-    // It blocks the thread, which is as it should be here: time stands still from line to line.
-    while log.read_until(b'\n', &mut line)? > 0 {
-        lines += 1;
-        match parse(&String::from_utf8_lossy(&line)) {
-            Some((client, time)) => {
-                let client = Client::from(client);
-                clock.follow(time).await;
-                sessions.request(&client).await;
-                rates.request(&client).await;
+    loop {
+        // It blocks the thread, which is as it should be here: time stands still from line to line.
+        let is_end = log.read_until(b'\n', &mut line)? == 0;
+        if !is_end {
+            lines += 1;
+            match parse(&String::from_utf8_lossy(&line)) {
+                Some((client, time)) => {
+                    order.hold(Request { time, line: lines, client: client.into() })
+                }
+                None => malformed.add(lines),
             }
-            None => malformed.add(lines),
+            line.clear();
         }
-        line.clear();
+        while let Some(Request { time, client, .. }) = order.next(is_end) {
+            clock.follow(time).await;
+            sessions.request(&client).await;
+            rates.request(&client).await;
+        }
+        if is_end {
+            break;
+        }
     }
 
     let opened = sessions.opened;
@@ -118,6 +131,7 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
     Ok(Report {
         lines,
         malformed,
+        late: order.late - clock.back_in_time,
         back_in_time: clock.back_in_time,
         from: clock.first.map(|time| time.to_string()),
         to: clock.latest.map(|time| time.to_string()),
@@ -132,6 +146,39 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
 }
 
 type Client = Arc<str>;
+
+/// Requests by their time, and those of one second as they came.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Request {
+    time: Timestamp,
+    line: u64,
+    client: Client,
+}
+
+/// Puts in their places the lines that come up to [`LATE`] too late.
+#[derive(Default)]
+struct Order {
+    held: BinaryHeap<Reverse<Request>>,
+    latest: Option<Timestamp>,
+    /// How many came behind one of a later time.
+    late: u64,
+}
+
+impl Order {
+    fn hold(&mut self, request: Request) {
+        let latest = self.latest.get_or_insert(request.time);
+        self.late += u64::from(request.time < *latest);
+        *latest = request.time.max(*latest);
+        self.held.push(Reverse(request));
+    }
+
+    /// The next one before which none can come any more.
+    fn next(&mut self, is_end: bool) -> Option<Request> {
+        let Reverse(first) = self.held.peek()?;
+        let is_due = is_end || self.latest?.duration_since(first.time).unsigned_abs() >= LATE;
+        if is_due { self.held.pop().map(|Reverse(request)| request) } else { None }
+    }
+}
 
 /// Lets Tokio's paused clock follow the times of the log.
 #[derive(Default)]

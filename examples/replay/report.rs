@@ -18,6 +18,9 @@ const BARS: [u64; 6] = [1, 10, 30, 60, 600, 3_600];
 pub(super) struct Report {
     pub(super) lines: u64,
     pub(super) malformed: Malformed,
+    /// Came late, and were put in their places.
+    pub(super) late: u64,
+    /// Came too late for that.
     pub(super) back_in_time: u64,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
@@ -93,7 +96,7 @@ pub(super) fn histogram(seconds: impl Iterator<Item = u64>) -> Vec<Bar> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lines, malformed, back_in_time, opened, expired, open, .. } = self;
+        let Self { lines, malformed, late, back_in_time, opened, expired, open, .. } = self;
         writeln!(f, "{lines:>7} lines")?;
         if let (Some(from), Some(to)) = (&self.from, &self.to) {
             writeln!(f, "{:>7} from {from} to {to}", "")?;
@@ -104,7 +107,8 @@ impl fmt::Display for Report {
         }
         let unnamed = malformed.count > NAMED as u64;
         writeln!(f, "{}", if unnamed { ", ..." } else { "" })?;
-        writeln!(f, "{back_in_time:>7} back in time, taken as now")?;
+        writeln!(f, "{late:>7} up to a minute late, put in their places")?;
+        writeln!(f, "{back_in_time:>7} later than that, taken as now")?;
 
         writeln!(f, "\nSessions, ended by 30 minutes without a request")?;
         writeln!(f, "{opened:>7} opened\n{expired:>7} expired\n{open:>7} still open")?;
