@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, window};
+use super::{Store, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
 /// A live entry, as it was under the lock.
@@ -15,6 +15,7 @@ pub(crate) struct Copied<K, V> {
     pub(crate) deadline: Deadline,
     /// Until when it may live where it is read: later, in a cache whose entries die idle.
     pub(crate) own: Deadline,
+    pub(crate) tags: Option<TagSet>,
 }
 
 /// How many buckets are looked at under one lock.
@@ -80,7 +81,8 @@ where
             let deadline = entry.deadline();
             if !deadline.is_dead(now) && !kept.is_removed(bucket, deadline) {
                 let own = kept.own(bucket).unwrap_or(deadline);
-                copies.push(Copied { key: key.clone(), value: entry.value.clone(), deadline, own });
+                let (key, value) = (key.clone(), entry.value.clone());
+                copies.push(Copied { key, value, deadline, own, tags: kept.tags(bucket) });
                 if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
                     break;
                 }
