@@ -39,6 +39,7 @@
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
 
 mod backend;
+mod prometheus;
 mod snapshot;
 
 use std::{
@@ -67,7 +68,6 @@ use axum::{
 };
 use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::{
@@ -77,7 +77,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::backend::{Client, Requests, Sessions};
+use self::{
+    backend::{Client, Requests, Sessions},
+    prometheus::Page,
+};
 use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::QueueSimple};
 
 const MAX_ID_BYTES: usize = 256;
@@ -93,12 +96,6 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// What is for who runs the service: a limit must not keep them from a look at what is going on.
 const OPERATORS: [&str; 4] = ["/", "/stats", "/metrics", "/healthz"];
-
-/// Of the histograms of `/metrics`, in seconds.
-const BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
-
-/// How often the recorder sorts what it was told into these.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The page loads nothing from anywhere, and talks to nobody but this service.
 const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
@@ -144,7 +141,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
 
-    let recorder = record()?;
+    let recorder = Page::install()?;
     let client = backend::connect(&args.redis).await?;
     let mut service = Service::start(&args, client.as_ref(), recorder).await?;
     let sessions = service.sessions.clone();
@@ -183,19 +180,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("the spool can't write all that has expired".into());
     }
     Ok(kept?)
-}
-
-/// Installs what figures are told to.
-fn record() -> Result<PrometheusHandle, Box<dyn std::error::Error>> {
-    let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
-    let upkeep = recorder.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(recorder)
 }
 
 /// All at once, so that who reads the first line can close the pipe.
@@ -262,7 +246,7 @@ struct Service {
     requests: Requests,
     lag: watch::Receiver<Lag>,
     spool: Option<Spool>,
-    recorder: PrometheusHandle,
+    recorder: Page,
     started: Instant,
 }
 
@@ -295,11 +279,7 @@ struct Lag {
 }
 
 impl Service {
-    async fn start(
-        args: &Args,
-        client: Option<&Client>,
-        recorder: PrometheusHandle,
-    ) -> Result<Self, Error> {
+    async fn start(args: &Args, client: Option<&Client>, recorder: Page) -> Result<Self, Error> {
         let sessions = Sessions::new(client)?;
         let requests = Requests::new(client, args.per_session)?;
         let lag = watch_lag(&sessions).await?;
