@@ -21,9 +21,13 @@ pub(crate) struct Copied<K, V> {
 /// How many buckets are looked at under one lock.
 const BUCKETS_AT_ONCE: usize = 256;
 
-/// For how long, where it takes long to clone what is in them; and after how many clones the time is read.
+/// For how long, where it takes long to clone what is in them.
 const LONGEST: Duration = Duration::from_micros(50);
+
+/// After how many clones the time is read: at first, and where they take next to no time. Each reading waits for all that
+/// is still on its way from memory, and cloning is little but to wait for that.
 const CLONES_BETWEEN: usize = 4;
+const MOST_BETWEEN: usize = 32;
 
 /// How far the copying of one shard has come.
 ///
@@ -73,6 +77,8 @@ where
         }
         let kept = &shard.beside().kept;
         let begin = Instant::now();
+        let mut between = CLONES_BETWEEN;
+        let mut until_reading = between;
         let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
         while pass.next < end {
             let bucket = pass.next;
@@ -83,8 +89,16 @@ where
                 let own = kept.own(bucket).unwrap_or(deadline);
                 let (key, value) = (key.clone(), entry.value.clone());
                 copies.push(Copied { key, value, deadline, own, tags: kept.tags(bucket) });
-                if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
-                    break;
+                until_reading -= 1;
+                if until_reading == 0 {
+                    let took = begin.elapsed();
+                    if took >= LONGEST {
+                        break;
+                    }
+                    if took < LONGEST / 4 {
+                        between = MOST_BETWEEN.min(2 * between);
+                    }
+                    until_reading = between;
                 }
             }
         }
