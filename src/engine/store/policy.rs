@@ -37,6 +37,13 @@ const FARTHEST: usize = 8 * SAMPLE;
 /// as large.
 const STANDBY: usize = 2;
 
+/// The second of a sample leaves without another look where it is worth an eighth more at most: in the bits of an
+/// `f32`.
+const NEARLY: u64 = 1 << 20;
+
+/// In a rank, below the worth.
+const ELAPSED_BITS: u32 = 8;
+
 /// What is told at a time to those who share the experience, at most.
 const BATCH: usize = 64;
 
@@ -51,7 +58,7 @@ pub(super) struct Policy {
     /// The bucket that is looked at next.
     cursor: usize,
     standby: [usize; STANDBY],
-    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample is for two.
+    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample may do for two.
     next: Option<(usize, u16)>,
     /// A state of xorshift, never zero.
     random: u64,
@@ -194,7 +201,8 @@ impl Policy {
         }
         let [first, next, rest @ ..] = least.buckets;
         self.standby = rest;
-        self.next = (next != NOBODY).then(|| (next, *self.words[next].get_mut()));
+        let is_near = least.ranks[1] >> ELAPSED_BITS <= (least.ranks[0] >> ELAPSED_BITS) + NEARLY;
+        self.next = (next != NOBODY && is_near).then(|| (next, *self.words[next].get_mut()));
         (first != NOBODY).then_some(first)
     }
 
@@ -235,7 +243,8 @@ impl Policy {
         }
         let word = self.current(bucket);
         let worth = self.experience.worth(word.class(), word.age(self.clock));
-        least.put(u64::from(worth) << 8 | u64::from(u8::MAX - word.elapsed(self.clock)), bucket);
+        let younger = u64::from(u8::MAX - word.elapsed(self.clock));
+        least.put(u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
 
