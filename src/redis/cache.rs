@@ -16,6 +16,8 @@ mod loaders;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod near;
+mod near_reads;
 mod scan;
 mod state;
 mod stats;
@@ -33,6 +35,7 @@ pub use self::{
 };
 use self::{
     commands::{Commands, Expiry},
+    near_reads::kept,
     state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};
@@ -98,7 +101,8 @@ pub struct Cache<K, V> {
 impl<K, V> Cache<K, V> {
     /// What the handles of this cache in this process have seen. Asks no server.
     pub fn stats(&self) -> CacheStats {
-        self.state.counters.snapshot()
+        let stats = self.state.counters.snapshot();
+        self.state.near.as_ref().map_or(stats, |near| stats.with(near.stats()))
     }
 
     fn commands(&self) -> &Commands {
@@ -127,6 +131,9 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        if let Some(near) = &self.state.near {
+            return self.get_near(near, key).await;
+        }
         let key = encode_key(key)?;
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
         self.state.counters.read(&value);
@@ -207,6 +214,11 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        if let Some(near) = &self.state.near
+            && let Some(value) = kept(near, key).await?
+        {
+            return Ok(value.is_some());
+        }
         Ok(self.ttl(key).await? != Ttl::Missing)
     }
 

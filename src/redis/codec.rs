@@ -1,6 +1,7 @@
 //! Keys and values as bytes, the same in every process and every release: they are what is stored.
 
 mod raw;
+mod text;
 
 use serde::{
     Serialize,
@@ -56,6 +57,18 @@ pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Erro
     match to_json(key)? {
         Json::String(text) if !reads_as_json(&text) => Ok(text.into_bytes()),
         other => Ok(other.to_string().into_bytes()),
+    }
+}
+
+/// What `f` returns for the key as `encode_key` writes it.
+#[inline]
+pub(super) fn with_key<K: Serialize + ?Sized, R>(
+    key: &K,
+    mut f: impl FnMut(&[u8]) -> R,
+) -> Result<R, Error> {
+    match text::with_text(key, &mut f) {
+        Some(result) => Ok(result),
+        None => encode_key(key).map(|key| f(&key)),
     }
 }
 
@@ -136,6 +149,8 @@ mod tests {
         for key in keys {
             let bytes = encode_key(&key).expect("it is a key");
             assert_eq!(decode_key::<K>(&bytes).expect("it comes back"), key);
+            let same = with_key(&key, <[u8]>::to_vec).expect("it is a key");
+            assert_eq!(same, bytes, "{key:?}");
             if let Some(other) = written.insert(bytes, key) {
                 panic!("{other:?} is another key, too: {written:?}");
             }
@@ -181,7 +196,11 @@ mod tests {
             Json::from(12),
             Json::from(vec!["a"]),
         ]));
-        are_keys([u64::MAX, 0, 7]);
+        are_keys([u64::MAX, 0, 7, 10, 100]);
+        are_keys([i64::MIN, -1, 0, 10, i64::MAX]);
+        are_keys([i8::MIN, i8::MAX]);
+        are_keys([0.5, -3.0, 1e300]);
+        are_keys([true, false]);
         are_keys(['a', '7', '"', '[']);
     }
 

@@ -24,6 +24,7 @@ mod layouts;
 mod loaders;
 mod many;
 mod names;
+mod near;
 mod network;
 mod rate_limiter;
 mod rate_limiter_changes;

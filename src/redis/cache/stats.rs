@@ -2,12 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::near::NearStats;
+
 /// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Calls of `get`, `get_ex` and of verbs that load that found a live value; of `get_many` each key counts.
+    /// Calls of `get`, `get_ex` and of verbs that load that found a live value; of `get_many` each key counts. Of
+    /// `contains_key` those that are answered [near](super::CacheBuilder::near).
     pub hits: u64,
     /// Those that found none.
     pub misses: u64,
@@ -20,6 +23,26 @@ pub struct CacheStats {
     pub events: u64,
     /// Expirations that [`Events`](super::Events) missed on the server.
     pub missed: u64,
+    /// Of hits and misses, those that were answered [near](super::CacheBuilder::near), without the server.
+    pub near_hits: u64,
+    /// Changes of keys that servers told of, the own ones too.
+    pub invalidations: u64,
+    /// Answers of servers that could not be kept near: the key was changed meanwhile, or the server did not promise to tell
+    /// of changes.
+    pub bypassed: u64,
+}
+
+impl CacheStats {
+    /// With those that a near cache has answered.
+    pub(super) fn with(mut self, near: NearStats) -> Self {
+        let NearStats { values, misses, told_of, not_kept } = near;
+        self.hits += values;
+        self.misses += misses;
+        self.near_hits = values + misses;
+        self.invalidations = told_of;
+        self.bypassed = not_kept;
+        self
+    }
 }
 
 /// Counted one by one, without an order between them: a snapshot may have an event whose hit it misses.
@@ -66,6 +89,7 @@ impl Counters {
             failed_loads: self.failed_loads.load(Relaxed),
             events: self.events.load(Relaxed),
             missed: self.missed.load(Relaxed),
+            ..CacheStats::default()
         }
     }
 }
