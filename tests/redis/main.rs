@@ -25,6 +25,7 @@ mod loaders;
 mod many;
 mod names;
 mod near;
+mod near_history;
 mod network;
 mod rate_limiter;
 mod rate_limiter_changes;
