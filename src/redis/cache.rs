@@ -101,8 +101,7 @@ pub struct Cache<K, V> {
 impl<K, V> Cache<K, V> {
     /// What the handles of this cache in this process have seen. Asks no server.
     pub fn stats(&self) -> CacheStats {
-        let stats = self.state.counters.snapshot();
-        self.state.near.as_ref().map_or(stats, |near| stats.with(near.stats()))
+        self.state.counters.snapshot()
     }
 
     fn commands(&self) -> &Commands {

@@ -16,6 +16,7 @@ use super::{
     commands::Commands,
     near::{Make, NearCache, Settings},
     state::CacheState,
+    stats::{Counters, Counts},
 };
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
@@ -167,7 +168,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// question was sent. Defaults to one second. Of zero nothing is kept, and callers still share a question.
     ///
     /// In peace it matters little, as changes are told of. It is what bounds staleness where a network goes silent without
-    /// telling anybody (then the server is asked twice a second whether it is there, so that even with more than a second
+    /// telling anybody (then the server is asked each second whether it is there, so that even with more than that
     /// nothing older than about 1.5 s is answered), and where a cluster's slot is moved.
     pub fn near_max_age(mut self, max_age: Duration) -> Self {
         self.near_max_age = max_age;
@@ -192,7 +193,8 @@ impl<K, V> CacheBuilder<K, V> {
             let settings = Settings { max_entries, max_age: self.near_max_age };
             make(settings, commands.clone(), self.format, self.name.clone())
         });
-        let counters = Arc::default();
+        let counts = near.clone().map(|near| near as Arc<dyn Counts>);
+        let counters = Arc::new(Counters::new(counts));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&self.name, &counters);
         let state = CacheState {
@@ -231,7 +233,8 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     /// of it: in peace within some milliseconds. Whatever happens, nothing older than
     /// [`near_max_age`](CacheBuilder::near_max_age) is answered, and no value beyond the TTL that it had.
     ///
-    /// What a failover loses is lost here too: a replica that takes its master's place without the last writes has older
+    /// What [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) lets a verb that loads return is as stale as it
+    /// says, and [`iter`](Cache::iter) as weakly consistent. What a failover loses is lost here too: a replica that takes its master's place without the last writes has older
     /// values than were seen, and nobody can tell.
     ///
     /// # How
@@ -246,7 +249,7 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// A miss is a `GET` and a `PTTL` at once; of `get_many` too, for each key that is not kept. A process is told of each key
     /// of the cache that is changed, whether it keeps it or not: for what is written more often than it is read this is no
-    /// gain. The server is asked for a sign of life twice a second where nothing else is. A process takes the memory of
+    /// gain. Where nothing else is asked, the server is asked each second for a sign of life. A process takes the memory of
     /// `max_entries` values, as the bounded cache chooses them, and 16 to 32 bytes for each.
     ///
     /// Where the server does not tell, nothing is kept, each read is a question, and a warning is logged once: in RESP2, or

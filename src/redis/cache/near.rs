@@ -25,27 +25,17 @@ use super::{
     },
     commands::Commands,
     flights::same,
+    stats::{Counts, NearStats},
 };
 use crate::cache::Cache;
 
 /// What the handles ask. As a trait, since only who builds a near cache says what values have to be for that.
-pub(super) trait Near<V>: Send + Sync {
+pub(super) trait Near<V>: Counts {
     /// What is kept and may be used: of a value, or that there is none.
     fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>) -> Poll<Option<Option<V>>>;
 
     /// The live value of a key, as the server says; kept if it may be.
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>>;
-
-    fn stats(&self) -> NearStats;
-}
-
-/// Answers that were given here.
-#[derive(Clone, Copy, Default)]
-pub(super) struct NearStats {
-    pub(super) values: u64,
-    pub(super) misses: u64,
-    pub(super) told_of: u64,
-    pub(super) not_kept: u64,
 }
 
 /// The settings of a near cache.
@@ -236,7 +226,9 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
         }
         .boxed()
     }
+}
 
+impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V> {
     fn stats(&self) -> NearStats {
         let found = self.kept.get().map_or(0, |kept| kept.stats().hits);
         let misses = self.misses.load(Relaxed);

@@ -1,8 +1,9 @@
 //! What the handles of a cache in this process have seen: hits and misses, and the events that came.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use super::near::NearStats;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// What the handles of a cache in this process have seen. Made by [`Cache::stats`](super::Cache::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,17 +33,18 @@ pub struct CacheStats {
     pub bypassed: u64,
 }
 
-impl CacheStats {
-    /// With those that a near cache has answered.
-    pub(super) fn with(mut self, near: NearStats) -> Self {
-        let NearStats { values, misses, told_of, not_kept } = near;
-        self.hits += values;
-        self.misses += misses;
-        self.near_hits = values + misses;
-        self.invalidations = told_of;
-        self.bypassed = not_kept;
-        self
-    }
+/// What counts by itself what is answered near.
+pub(super) trait Counts: Send + Sync {
+    fn stats(&self) -> NearStats;
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct NearStats {
+    /// Answers that were given here.
+    pub(super) values: u64,
+    pub(super) misses: u64,
+    pub(super) told_of: u64,
+    pub(super) not_kept: u64,
 }
 
 /// Counted one by one, without an order between them: a snapshot may have an event whose hit it misses.
@@ -54,11 +56,16 @@ pub(super) struct Counters {
     failed_loads: AtomicU64,
     events: AtomicU64,
     missed: AtomicU64,
+    near: Option<Arc<dyn Counts>>,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
 
 impl Counters {
+    pub(super) fn new(near: Option<Arc<dyn Counts>>) -> Self {
+        Self { near, ..Self::default() }
+    }
+
     /// Counts a read as a hit or a miss.
     pub(super) fn read<T>(&self, value: &Option<T>) {
         let counter = if value.is_some() { &self.hits } else { &self.misses };
@@ -82,14 +89,17 @@ impl Counters {
     }
 
     pub(super) fn snapshot(&self) -> CacheStats {
+        let near = self.near.as_ref().map(|near| near.stats()).unwrap_or_default();
         CacheStats {
-            hits: self.hits.load(Relaxed),
-            misses: self.misses.load(Relaxed),
+            hits: self.hits.load(Relaxed) + near.values,
+            misses: self.misses.load(Relaxed) + near.misses,
             loads: self.loads.load(Relaxed),
             failed_loads: self.failed_loads.load(Relaxed),
             events: self.events.load(Relaxed),
             missed: self.missed.load(Relaxed),
-            ..CacheStats::default()
+            near_hits: near.values + near.misses,
+            invalidations: near.told_of,
+            bypassed: near.not_kept,
         }
     }
 }
