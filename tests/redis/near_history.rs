@@ -264,7 +264,9 @@ async fn no_process_sees_what_is_older_than_it_has_seen() {
     let mut faults = [0; 5];
     let mut is_master = 0;
     while processes.iter_mut().all(|process| process.try_wait().unwrap().is_none()) {
-        sleep(Duration::from_millis(random.random_range(30..400))).await;
+        // Often in a short run; in a long one processes also come to do something between.
+        let longest = 200 * seconds.clamp(2, 10);
+        sleep(Duration::from_millis(random.random_range(30..longest))).await;
         let one = random.random_range(0..PROCESSES);
         let pause = Duration::from_millis(random.random_range(1..300));
         let fault = random.random_range(0..5);

@@ -213,7 +213,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
         async move {
             let answer = self.clone().ask(&key).await;
             match answer {
-                Ok(answer) => answer.as_ref().as_ref().map(Option::clone).map_err(same),
+                Ok(answer) => match &*answer {
+                    Ok(value) => Ok(value.clone()),
+                    Err(error) => Err(same(error)),
+                },
                 // What decodes the value has panicked, or a runtime is gone: here it may do so in its caller's place.
                 Err(_) => {
                     let call = self.commands.get(&key);
