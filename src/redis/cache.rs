@@ -35,7 +35,7 @@ pub use self::{
 };
 use self::{
     commands::{Commands, Expiry},
-    near_reads::kept,
+    near::kept,
     state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};

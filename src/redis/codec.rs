@@ -3,12 +3,10 @@
 mod raw;
 mod text;
 
-use serde::{
-    Serialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
+use self::text::reads_as_json;
 use super::Error;
 
 /// How values are written on the server. None of these runs anything when it is read.
@@ -101,15 +99,6 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
 
 fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
     serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
-}
-
-/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
-fn reads_as_json(text: &str) -> bool {
-    // Most keys are none by their first letter.
-    let may_be = text.trim_ascii_start().starts_with(|first: char| {
-        matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
-    });
-    may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 fn decode_error(key: &[u8], source: Box<dyn std::error::Error + Send + Sync>) -> Error {

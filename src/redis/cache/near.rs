@@ -6,6 +6,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,13 +16,14 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, FutureExt, Shared};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     super::{
         Error, Format,
         client::{Feed, Mark},
+        codec::with_key,
     },
     commands::Commands,
     flights::same,
@@ -255,6 +257,22 @@ impl<V> Drop for End<V> {
         // It may hold a value.
         drop(over);
     }
+}
+
+/// What is kept of a key, if that may be used.
+#[inline]
+pub(super) async fn kept<Q, V>(near: &Arc<dyn Near<V>>, key: &Q) -> Result<Option<Option<V>>, Error>
+where
+    Q: Serialize + ?Sized,
+{
+    poll_fn(|cx| {
+        let kept = match with_key(key, |key| near.poll_kept(key, cx)) {
+            Ok(kept) => ready!(kept),
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        Poll::Ready(Ok(kept))
+    })
+    .await
 }
 
 /// Nothing of users runs under it.

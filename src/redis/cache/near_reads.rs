@@ -1,21 +1,14 @@
 //! Verbs that a near cache answers: what is kept, or else what the server says.
 
-use std::{
-    future::poll_fn,
-    sync::Arc,
-    task::{Poll, ready},
-};
+use std::{future::poll_fn, sync::Arc};
 
 use futures_util::future::join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    super::{
-        Error,
-        codec::{encode_key, with_key},
-    },
+    super::{Error, codec::encode_key},
     Cache,
-    near::Near,
+    near::{Near, kept},
 };
 
 impl<K, V> Cache<K, V>
@@ -68,20 +61,4 @@ where
         self.state.counters.read(&value);
         Ok(value)
     }
-}
-
-/// What is kept of a key, if that may be used.
-#[inline]
-pub(super) async fn kept<Q, V>(near: &Arc<dyn Near<V>>, key: &Q) -> Result<Option<Option<V>>, Error>
-where
-    Q: Serialize + ?Sized,
-{
-    poll_fn(|cx| {
-        let kept = match with_key(key, |key| near.poll_kept(key, cx)) {
-            Ok(kept) => ready!(kept),
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        Poll::Ready(Ok(kept))
-    })
-    .await
 }

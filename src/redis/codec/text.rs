@@ -5,10 +5,9 @@ use std::fmt;
 
 use serde::{
     Serialize, Serializer,
+    de::IgnoredAny,
     ser::{Error, Impossible},
 };
-
-use super::reads_as_json;
 
 /// What `f` returns for the key as bytes; nothing where they can't be had without memory, and `f` was not called.
 #[inline]
@@ -17,6 +16,15 @@ pub(super) fn with_text<K: Serialize + ?Sized, R>(
     f: impl FnOnce(&[u8]) -> R,
 ) -> Option<R> {
     key.serialize(Text(f)).ok()
+}
+
+/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
+pub(super) fn reads_as_json(text: &str) -> bool {
+    // Most keys are none by their first letter.
+    let may_be = text.trim_ascii_start().starts_with(|first: char| {
+        matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
+    });
+    may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 struct Text<F>(F);
