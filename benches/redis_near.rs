@@ -12,7 +12,7 @@ use fleeting::redis::{Cache, Client};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::{VALUE, key, median, servers::Server};
+use crate::{HOUR, VALUE, key, median, servers::Server};
 
 /// A process of this benchmark that does nothing but read a hot key: the server's URL.
 const READER: &str = "FLEETING_NEAR_READER";
@@ -80,7 +80,7 @@ pub(super) async fn table(server: &Server, rounds: usize, quick: bool) -> String
 
 fn near(client: &Client) -> Cache<String, u64> {
     let builder = Cache::builder(client, "hot").near(10_000);
-    builder.near_max_age(Duration::from_secs(3_600)).build().expect("a name")
+    builder.near_max_age(HOUR).build().expect("a name")
 }
 
 /// Nanoseconds of a hit: embedded, near, and by the server.
@@ -89,11 +89,11 @@ async fn hits(server: &Server, rounds: usize) -> [f64; 3] {
     let embedded = fleeting::Cache::builder().max_entries(10_000).build();
     let plain: Cache<String, String> = Cache::new(&client, "near").expect("a name");
     let builder = Cache::builder(&client, "near").near(10_000);
-    let near: Cache<String, String> =
-        builder.near_max_age(Duration::from_secs(3_600)).build().expect("a name");
+    let near: Cache<String, String> = builder.near_max_age(HOUR).build().expect("a name");
     let keys: Vec<String> = (0..KEYS).map(key).collect();
     for key in &keys {
-        embedded.set(key.clone(), VALUE.to_owned()).await;
+        // With a TTL, as all that is kept has one.
+        embedded.set_ex(key.clone(), VALUE.to_owned(), HOUR).await;
         plain.set(key.clone(), VALUE.to_owned()).await.expect("it is set");
     }
     // The server may still tell of what was set while an answer is on its way.
@@ -125,7 +125,8 @@ async fn hits(server: &Server, rounds: usize) -> [f64; 3] {
         }
     }
     let hits = near.stats().near_hits - before;
-    assert_eq!(hits as usize, 200 * rounds * KEYS, "each is answered here");
+    // A machine that is late may take a connection to be silent, and ask anew.
+    assert!(hits as usize >= 180 * rounds * KEYS, "nearly each is answered here");
     figures.map(median)
 }
 
