@@ -13,7 +13,11 @@ use futures::{FutureExt, StreamExt, future::join_all};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use redis::cmd;
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
 
 use crate::{
     many::many,
@@ -135,14 +139,19 @@ async fn what_others_change_is_seen() {
 /// Each verb, by which this process learns or changes something, ends what was kept before.
 #[tokio::test]
 async fn what_this_process_does_is_seen_at_once() {
-    let server = Server::shared();
-    let client = connect(server.url()).await;
-    let other = connect(server.url()).await;
+    let server = Server::start();
+    own_verbs(&connect(server.url()).await, &connect(server.url()).await).await;
+    // Nor does it hang on what the server tells.
+    let deaf = deaf_proxy(server.port()).await;
+    own_verbs(&connect(deaf).await, &connect(server.url()).await).await;
+}
+
+async fn own_verbs(client: &Client, other: &Client) {
     for told in [false, true] {
         let name = if told { "own-told" } else { "own" };
-        let builder = lasting(&client, name);
+        let builder = lasting(client, name);
         let near = if told { builder.events(HOUR) } else { builder }.build().unwrap();
-        let other = Cache::<String, u64>::builder(&other, name);
+        let other = Cache::<String, u64>::builder(other, name);
         let other = if told { other.events(HOUR) } else { other }.build().unwrap();
         let key = "ada";
         let owned = || key.to_owned();
@@ -199,6 +208,58 @@ async fn what_this_process_does_is_seen_at_once() {
         many(&near).await;
         near.clear().await.unwrap();
     }
+}
+
+/// Leads to a server, and loses all that this tells without being asked.
+async fn deaf_proxy(port: u16) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let _ = (near.set_nodelay(true), far.set_nodelay(true));
+            let ((mut questions, mut to_near), (mut answers, mut to_far)) =
+                (near.into_split(), far.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut questions, &mut to_far).await });
+            tokio::spawn(async move {
+                let mut held = Vec::new();
+                while let Ok(1..) = answers.read_buf(&mut held).await {
+                    let passed = without_pushes(&mut held);
+                    if to_near.write_all(&passed).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+/// Takes from `held` what is no push. What is less than a whole one stays, as does what may be the begin of one.
+fn without_pushes(held: &mut Vec<u8>) -> Vec<u8> {
+    const HEAD: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
+    let mut passed = Vec::new();
+    while let Some(at) = held.iter().position(|byte| *byte == b'>') {
+        passed.extend(held.drain(..at));
+        let len = held.len().min(HEAD.len());
+        if held[..len] != HEAD[..len] {
+            passed.extend(held.drain(..1));
+            continue;
+        }
+        // The names that follow, each in two lines, which no name here breaks; or none.
+        let lines: Vec<_> = held.split_inclusive(|byte| *byte == b'\n').collect();
+        let names = lines.get(3).filter(|line| line.ends_with(b"\n"));
+        let Some(names) = names.and_then(|line| str::from_utf8(line).ok()) else { return passed };
+        let names: usize = names.trim_start_matches('*').trim().parse().unwrap_or(0);
+        let push = lines.iter().take(4 + 2 * names);
+        if push.clone().count() < 4 + 2 * names || !push.clone().all(|line| line.ends_with(b"\n")) {
+            return passed;
+        }
+        let len: usize = push.map(|line| line.len()).sum();
+        held.drain(..len);
+    }
+    passed.append(held);
+    passed
 }
 
 #[tokio::test]
