@@ -3,6 +3,7 @@
 //! It starts its own `redis-server`. Every figure is the median of rounds in which all take turns, on one
 //! machine in one run: the ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
 
+mod redis_near;
 mod redis_recovery;
 #[path = "../tests/common/redis.rs"]
 mod servers;
@@ -45,6 +46,9 @@ fn main() {
     let quick = std::env::var_os("FLEETING_QUICK").is_some();
     let rounds = if quick { 3 } else { 41 };
     let runtime = Runtime::new().expect("a runtime");
+    if runtime.block_on(redis_near::read_where_asked()) {
+        return;
+    }
     let server = Server::start();
     let mut page = String::from(
         "# Verbs on Redis beside the plain client\n\n\
@@ -55,6 +59,7 @@ fn main() {
     );
     page += &runtime.block_on(verbs(&server, rounds, if quick { 20 } else { 100 }));
     page += &runtime.block_on(claims(&server, rounds));
+    page += &runtime.block_on(redis_near::table(&server, rounds, quick));
     page += &runtime.block_on(redis_recovery::table(if quick { 1 } else { 5 }));
     println!("{page}");
     if !quick {

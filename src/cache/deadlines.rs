@@ -88,6 +88,14 @@ where
         self.change(key, &self.call(), |_| ((), deadline)).is_some()
     }
 
+    /// Puts `value` at `key` to live until `deadline`: with a TTL it would live longer by what passes until it is put.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn set_until(&self, key: K, value: V, deadline: Instant) -> Option<V> {
+        coop::proceed().await;
+        let until = self.shared.clock.deadline_of(deadline);
+        self.put(key, value, &self.call(), |_| until)
+    }
+
     /// Adds `more` to the TTL that the value of `key` has; false where it is missing or persistent.
     pub async fn extend<Q>(&self, key: &Q, more: Duration) -> bool
     where

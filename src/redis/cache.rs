@@ -16,6 +16,8 @@ mod loaders;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod near;
+mod near_reads;
 mod scan;
 mod state;
 mod stats;
@@ -33,6 +35,7 @@ pub use self::{
 };
 use self::{
     commands::{Commands, Expiry},
+    near::kept,
     state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};
@@ -127,6 +130,9 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        if let Some(near) = &self.state.near {
+            return self.get_near(near, key).await;
+        }
         let key = encode_key(key)?;
         let value = self.commands().get(&key).send_idempotent(self.client()).await?;
         self.state.counters.read(&value);
@@ -207,6 +213,11 @@ where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
+        if let Some(near) = &self.state.near
+            && let Some(value) = kept(near, key).await?
+        {
+            return Ok(value.is_some());
+        }
         Ok(self.ttl(key).await? != Ttl::Missing)
     }
 

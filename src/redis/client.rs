@@ -8,9 +8,11 @@ mod connection;
 mod counters;
 mod dial;
 mod eviction;
+mod feed;
 mod joint;
 mod line;
 mod link;
+mod marks;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
@@ -23,10 +25,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use ::redis::{Cmd, Value};
 use tokio::time::{Instant, sleep};
 
-pub(super) use self::node::Node;
 pub use self::{builder::ClientBuilder, urls::Urls};
 use self::{
-    connection::Connection, counters::ClientCounters, dial::Dial, link::Request, node::Lane,
+    connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
+    node::Lane,
+};
+pub(super) use self::{
+    feed::{Feed, Mark},
+    node::Node,
 };
 use super::{
     Error,
@@ -102,14 +108,34 @@ impl Client {
         Keyspace::new(&self.inner.prefix, kind, name)
     }
 
+    /// The same servers on connections of their own, by which `feed` is told of changes.
+    pub(super) fn telling(&self, feed: Arc<Feed>) -> Self {
+        let dial = Arc::new(self.inner.dial.telling(feed));
+        let inner = Inner {
+            connection: self.inner.connection.by(dial.clone()),
+            dial,
+            prefix: self.inner.prefix.clone(),
+            timeout: self.inner.timeout,
+            counters: self.inner.counters.clone(),
+        };
+        Self { inner: Arc::new(inner), lane: Lane::Verbs }
+    }
+
+    /// Who is told of changes by these connections.
+    pub(super) fn feed(&self) -> Option<&Feed> {
+        self.inner.dial.feed().map(|feed| &**feed)
+    }
+
     /// The same on the connection of what has to be answered within milliseconds.
     pub(super) fn for_limits(&self) -> Self {
         Self { lane: Lane::Limits, ..self.clone() }
     }
 
-    /// The same on the connection of answers that may be large.
+    /// The same on the connection of answers that may be large. Where changes are told of there is one for all: their order
+    /// is the server's.
     pub(super) fn for_batches(&self) -> Self {
-        Self { lane: Lane::Batches, ..self.clone() }
+        let lane = if self.feed().is_some() { self.lane } else { Lane::Batches };
+        Self { lane, ..self.clone() }
     }
 
     /// Whether what is in several slots can't be had by one command.
@@ -124,7 +150,13 @@ impl Client {
 
     /// Sends what only reads to one server.
     pub(super) async fn send_to(&self, node: &Node, cmd: &Cmd) -> Result<Value, Error> {
-        self.send_until(Some(node), cmd, Resend::Once, self.deadline(None)).await
+        self.send_until(Some(node), (cmd, None), Resend::Once, self.deadline(None)).await
+    }
+
+    /// Sends two that only read, to the server that has their key: the answer is both of theirs, and whether changes are told
+    /// of from then on.
+    pub(super) async fn send_both(&self, cmd: &Cmd, also: &Cmd) -> Result<Value, Error> {
+        self.send_until(None, (cmd, Some(also)), Resend::Once, self.deadline(None)).await
     }
 
     /// When what begins now has to be done: within `timeout`, or the client's own one.
@@ -141,13 +173,14 @@ impl Client {
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
-        self.send_until(None, cmd, resend, deadline).await
+        let _falls = self.feed().map(|feed| Sent { feed, cmd });
+        self.send_until(None, (cmd, None), resend, deadline).await
     }
 
     async fn send_until(
         &self,
         node: Option<&Node>,
-        cmd: &Cmd,
+        (cmd, also): (&Cmd, Option<&Cmd>),
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
@@ -155,7 +188,7 @@ impl Client {
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
-            let request = Request { cmd, deadline, may_repeat: resend == Resend::Once };
+            let request = Request { cmd, also, deadline, may_repeat: resend == Resend::Once };
             let answer = self.inner.connection.send(node, self.lane, request).await;
             self.inner.counters.note(&answer);
             let Err(error) = answer else { return answer };

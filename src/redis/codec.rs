@@ -1,13 +1,12 @@
 //! Keys and values as bytes, the same in every process and every release: they are what is stored.
 
 mod raw;
+mod text;
 
-use serde::{
-    Serialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
+use self::text::reads_as_json;
 use super::Error;
 
 /// How values are written on the server. None of these runs anything when it is read.
@@ -59,6 +58,18 @@ pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Erro
     }
 }
 
+/// What `f` returns for the key as `encode_key` writes it.
+#[inline]
+pub(super) fn with_key<K: Serialize + ?Sized, R>(
+    key: &K,
+    mut f: impl FnMut(&[u8]) -> R,
+) -> Result<R, Error> {
+    match text::with_text(key, &mut f) {
+        Some(result) => Ok(result),
+        None => encode_key(key).map(|key| f(&key)),
+    }
+}
+
 /// What `encode_key` wrote.
 pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> {
     let text = std::str::from_utf8(bytes).map_err(|error| decode_error(bytes, error.into()))?;
@@ -88,15 +99,6 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
 
 fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
     serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
-}
-
-/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
-fn reads_as_json(text: &str) -> bool {
-    // Most keys are none by their first letter.
-    let may_be = text.trim_ascii_start().starts_with(|first: char| {
-        matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
-    });
-    may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 fn decode_error(key: &[u8], source: Box<dyn std::error::Error + Send + Sync>) -> Error {
@@ -136,6 +138,8 @@ mod tests {
         for key in keys {
             let bytes = encode_key(&key).expect("it is a key");
             assert_eq!(decode_key::<K>(&bytes).expect("it comes back"), key);
+            let same = with_key(&key, <[u8]>::to_vec).expect("it is a key");
+            assert_eq!(same, bytes, "{key:?}");
             if let Some(other) = written.insert(bytes, key) {
                 panic!("{other:?} is another key, too: {written:?}");
             }
@@ -181,7 +185,11 @@ mod tests {
             Json::from(12),
             Json::from(vec!["a"]),
         ]));
-        are_keys([u64::MAX, 0, 7]);
+        are_keys([u64::MAX, 0, 7, 10, 100]);
+        are_keys([i64::MIN, -1, 0, 10, i64::MAX]);
+        are_keys([i8::MIN, i8::MAX]);
+        are_keys([0.5, -3.0, 1e300]);
+        are_keys([true, false]);
         are_keys(['a', '7', '"', '[']);
     }
 

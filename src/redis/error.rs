@@ -151,6 +151,22 @@ pub(super) fn key_bytes(cmd: &Cmd) -> &[u8] {
     }
 }
 
+/// The keys of a call of a script, or the first of a command.
+pub(super) fn keys_of(cmd: &Cmd) -> impl Iterator<Item = &[u8]> {
+    let mut args = cmd.args_iter();
+    let count = match args.next() {
+        Some(Arg::Simple(b"EVAL" | b"EVALSHA")) => match args.nth(1) {
+            Some(Arg::Simple(count)) => str::from_utf8(count).ok().and_then(|n| n.parse().ok()),
+            _ => None,
+        },
+        _ => Some(1),
+    };
+    args.take(count.unwrap_or(0)).filter_map(|arg| match arg {
+        Arg::Simple(key) => Some(key),
+        _ => None,
+    })
+}
+
 /// Whether the server wants another login, or lets nobody in from here: it stays so until somebody changes that.
 pub(super) fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig)

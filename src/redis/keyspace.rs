@@ -70,6 +70,11 @@ impl Keyspace {
         after[end + 1..].strip_prefix(b":")
     }
 
+    /// What all records begin with, and little else.
+    pub(super) fn prefix(&self) -> Vec<u8> {
+        format!("{}{{{}:", self.head, self.name).into_bytes()
+    }
+
     /// What `SCAN` may look for to find all records; not all that it finds are.
     pub(super) fn scan_pattern(&self) -> Vec<u8> {
         let stem = format!("{}{{{}", self.head, self.name);

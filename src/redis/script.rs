@@ -103,6 +103,17 @@ impl<'a> Call<'a> {
         self.send(client, Resend::Never).await
     }
 
+    /// Sends two commands that only read, at once; and tells whether changes are told of from then on.
+    pub(super) async fn send_both<T: FromRedisValue, U: FromRedisValue>(
+        self,
+        other: Call<'_>,
+        client: &Client,
+    ) -> Result<(T, U, bool), Error> {
+        let answer = client.send_both(&self.cmd, &other.cmd).await?;
+        FromRedisValue::from_redis_value(answer)
+            .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
+    }
+
     async fn send<T: FromRedisValue>(
         mut self,
         client: &Client,

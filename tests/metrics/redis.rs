@@ -43,6 +43,20 @@ async fn a_cache_a_limiter_and_their_client_through_the_death_of_the_server() {
     assert_eq!(told_before.counter("fleeting_redis_client_failures_total"), 0);
     assert_eq!(told_before.counter("fleeting_redis_client_reconnects_total"), 0);
 
+    let near: Cache<String, u32> = Cache::builder(&client, "near").near(10).build().unwrap();
+    for n in 0..20 {
+        near.set("ada".into(), n).await.unwrap();
+        while near.stats().near_hits <= u64::from(n) {
+            assert_eq!(near.get("ada").await.unwrap(), Some(n));
+        }
+    }
+    let seen = told("near");
+    let [hits, answered, changes] = ["hits", "near_hits", "invalidations"]
+        .map(|what| seen.counter(&format!("fleeting_redis_cache_{what}_total")));
+    assert!(answered >= 20 && hits > answered && changes >= 20, "{hits} {answered} {changes}");
+    // What is kept is a cache by itself.
+    assert!(told("near near").counter("fleeting_cache_hits_total") >= 20);
+
     server.kill();
     while limiter.stats().breaker != Breaker::Open {
         assert!(limiter.check("bob").await.is_ok(), "it allows where the server fails");

@@ -24,6 +24,8 @@ mod layouts;
 mod loaders;
 mod many;
 mod names;
+mod near;
+mod near_history;
 mod network;
 mod rate_limiter;
 mod rate_limiter_changes;

@@ -7,13 +7,16 @@ use std::{
     time::Duration,
 };
 
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    super::{Client, Error, Format},
+    super::{Client, Error, Format, client::Feed, keyspace::Kind},
     Cache,
     commands::Commands,
+    near::{Make, NearCache, Settings},
     state::CacheState,
+    stats::{Counters, Counts},
 };
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
@@ -28,6 +31,8 @@ pub struct CacheBuilder<K, V> {
     lease: Duration,
     poll_every: Duration,
     stale: Duration,
+    near: Option<(usize, Make<V>)>,
+    near_max_age: Duration,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -67,6 +72,8 @@ impl<K, V> Cache<K, V> {
             lease: Duration::from_secs(10),
             poll_every: Duration::from_millis(100),
             stale: Duration::ZERO,
+            near: None,
+            near_max_age: Duration::from_secs(1),
             types: PhantomData,
         }
     }
@@ -157,15 +164,37 @@ impl<K, V> CacheBuilder<K, V> {
         self
     }
 
+    /// For how long an answer that is kept [near](CacheBuilder::near) may be used, whatever happens: counted from before its
+    /// question was sent. Defaults to one second. Of zero nothing is kept, and callers still share a question.
+    ///
+    /// In peace it matters little, as changes are told of. It is what bounds staleness where a network goes silent without
+    /// telling anybody (then the server is asked each second whether it is there, so that even with more than that
+    /// nothing older than about 1.5 s is answered), and where a cluster's slot is moved.
+    pub fn near_max_age(mut self, max_age: Duration) -> Self {
+        self.near_max_age = max_age;
+        self
+    }
+
     /// Makes the cache. Nothing is sent.
     ///
     /// # Errors
     ///
     /// [`Error::Name`] for a name that can't be part of a key.
     pub fn build(self) -> Result<Cache<K, V>, Error> {
-        let commands =
-            Arc::new(Commands::new(&self.client, &self.name, self.retention, self.stale)?);
-        let counters = Arc::default();
+        let client = match self.near {
+            Some((max_entries, _)) => {
+                let keyspace = self.client.keyspace(Kind::Cache, &self.name)?;
+                self.client.telling(Arc::new(Feed::new(keyspace, max_entries)))
+            }
+            None => self.client,
+        };
+        let commands = Arc::new(Commands::new(&client, &self.name, self.retention, self.stale)?);
+        let near = self.near.map(|(max_entries, make)| {
+            let settings = Settings { max_entries, max_age: self.near_max_age };
+            make(settings, commands.clone(), self.format, self.name.clone())
+        });
+        let counts = near.clone().map(|near| near as Arc<dyn Counts>);
+        let counters = Arc::new(Counters::new(counts));
         #[cfg(feature = "metrics")]
         super::metrics::follow(&self.name, &counters);
         let state = CacheState {
@@ -178,10 +207,72 @@ impl<K, V> CacheBuilder<K, V> {
             poll_every: self.poll_every,
             counters,
             flights: Arc::default(),
+            near,
             ring: Arc::new(Mutex::new(None)),
             stop: watch::Sender::new(false),
         };
         Ok(Cache { state: Arc::new(state) })
+    }
+}
+
+impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> {
+    /// Keeps up to `max_entries` answers in this process, for as long as the server promises to tell of changes. Defaults to
+    /// none.
+    ///
+    /// `get`, `get_many`, `contains_key` and the verbs that load are answered here where the key is kept, which takes about as
+    /// long as a `get` of the embedded [`Cache`](crate::Cache), which keeps them. That there is no value is kept too. Who
+    /// misses the same key at the same time shares one question. All other verbs ask the server, as ever.
+    ///
+    /// # What it promises
+    ///
+    /// **No call returns a value of a key that is older than what this process had seen or written of it before the call
+    /// began, `None` included**: over all clones of the handle and all tasks, also where an answer was lost, a call was
+    /// dropped, or a connection was cut. (Another cache that is built with the same name is another process in this.)
+    ///
+    /// A change by another process, or by the server (what expires, or is evicted), is seen as soon as the server has told
+    /// of it: in peace within some milliseconds. Whatever happens, nothing older than
+    /// [`near_max_age`](CacheBuilder::near_max_age) is answered, and no value beyond the TTL that it had.
+    ///
+    /// What [`stale_while_revalidate`](CacheBuilder::stale_while_revalidate) lets a verb that loads return is as stale as it
+    /// says, and [`iter`](Cache::iter) as weakly consistent. What a failover loses is lost here too: a replica that takes its master's place without the last writes has older
+    /// values than were seen, and nobody can tell.
+    ///
+    /// # How
+    ///
+    /// The cache has connections of its own, one to each master, by which all of its verbs go, in RESP3 with `CLIENT TRACKING
+    /// ON BCAST PREFIX fleeting:cache1:{name:`. A server answers and tells in one order: so whoever has an answer has
+    /// been told of all that was changed before it. Whatever is learnt of a key in another way, or was sent about it, ends what
+    /// is kept of it. A connection that ends, is silent, or is replaced, a slot that moves, `FLUSHALL`: nothing that was
+    /// kept before is used any more, and what the next connection answers is kept again.
+    ///
+    /// # Costs
+    ///
+    /// A miss is a `GET` and a `PTTL` at once; of `get_many` too, for each key that is not kept. A process is told of each key
+    /// of the cache that is changed, whether it keeps it or not: for what is written more often than it is read this is no
+    /// gain. Where nothing else is asked, the server is asked each second for a sign of life. A process takes the memory of
+    /// `max_entries` values, as the bounded cache chooses them, and 16 to 32 bytes for each.
+    ///
+    /// Where the server does not tell, nothing is kept, each read is a question, and a warning is logged once: in RESP2, or
+    /// without the right to `CLIENT TRACKING`.
+    ///
+    /// ```no_run
+    /// use fleeting::redis::{Cache, Client};
+    ///
+    /// # async fn f(client: Client) -> Result<(), fleeting::redis::Error> {
+    /// let prices: Cache<String, u64> = Cache::builder(&client, "prices").near(10_000).build()?;
+    /// prices.get("tea").await?; // asks the server
+    /// prices.get("tea").await?; // is answered here, until somebody writes to it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Where `max_entries` is 0.
+    pub fn near(mut self, max_entries: usize) -> Self {
+        assert!(max_entries > 0, "near must be at least 1, got {max_entries}");
+        self.near = Some((max_entries, NearCache::<V>::make));
+        self
     }
 }
 
@@ -196,6 +287,8 @@ impl<K, V> fmt::Debug for CacheBuilder<K, V> {
             .field("lease", &self.lease)
             .field("poll_every", &self.poll_every)
             .field("stale_while_revalidate", &self.stale)
+            .field("near", &self.near.map(|(max_entries, _)| max_entries))
+            .field("near_max_age", &self.near_max_age)
             .finish_non_exhaustive()
     }
 }

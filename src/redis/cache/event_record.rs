@@ -70,6 +70,10 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
         record: &EventRecord,
         now: ClockPair,
     ) -> Result<Event<K, V>, Error> {
+        if let Some(feed) = self.commands.client.feed() {
+            // Whoever hears of it finds nothing from before.
+            feed.fall(&record.key);
+        }
         let told_at = record.id.split('-').next().and_then(|at| at.parse().ok());
         let name = || self.commands.keyspace.record(&record.key);
         Ok(Event {

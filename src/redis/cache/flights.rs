@@ -148,7 +148,7 @@ impl Drop for Seat {
 }
 
 /// The same once more, for another who asked.
-fn same(error: &Error) -> Error {
+pub(super) fn same(error: &Error) -> Error {
     match error {
         Error::Address(error) => Error::Address(error.clone()),
         Error::Name(name) => Error::Name(name.clone()),

@@ -166,11 +166,17 @@ where
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
-        let found: Option<Vec<u8>> =
-            self.commands().get(&key).send_idempotent(self.client()).await?;
-        self.state.counters.read(&found);
+        let found = match &self.state.near {
+            Some(near) => self.get_near_encoded(near, &key).await?,
+            None => {
+                let found: Option<Vec<u8>> =
+                    self.commands().get(&key).send_idempotent(self.client()).await?;
+                self.state.counters.read(&found);
+                found.map(|value| self.state.decode(&key, &value)).transpose()?
+            }
+        };
         match found {
-            Some(value) => Ok(Ok(self.state.decode(&key, &value)?)),
+            Some(value) => Ok(Ok(value)),
             // Boxed, so that a hit does not pay for it.
             None => Box::pin(self.load(&key, ttl, loader)).await,
         }

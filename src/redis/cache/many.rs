@@ -51,6 +51,9 @@ where
         let keys: Result<Vec<_>, _> = keys.into_iter().map(encode_key).collect();
         async move {
             let keys = keys?;
+            if let Some(near) = &self.state.near {
+                return self.get_many_near(near, keys).await;
+            }
             let reads = by_shard(&keys, |key| key).into_iter().map(async |places| {
                 let mut values = Vec::with_capacity(places.len());
                 while let Some(rest) = places.get(values.len()..).filter(|rest| !rest.is_empty()) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::stats::Counters;
 use crate::engine::metrics::{Figures, Series, Source, counter, register};
 
-static SERIES: [Series; 4] = [
+static SERIES: [Series; 7] = [
     counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
     counter("fleeting_redis_cache_misses_total", "Reads that found none."),
     counter("fleeting_redis_cache_events_total", "Expirations that came to this process."),
@@ -13,6 +13,9 @@ static SERIES: [Series; 4] = [
         "fleeting_redis_cache_events_missed_total",
         "Expirations that were missed on the server.",
     ),
+    counter("fleeting_redis_cache_near_hits_total", "Reads that were answered in this process."),
+    counter("fleeting_redis_cache_invalidations_total", "Changes that servers told of."),
+    counter("fleeting_redis_cache_bypassed_total", "Answers that could not be kept near."),
 ];
 
 /// Has a cache tell of itself.
@@ -28,5 +31,8 @@ impl Source for Counters {
         figures.count(stats.misses);
         figures.count(stats.events);
         figures.count(stats.missed);
+        figures.count(stats.near_hits);
+        figures.count(stats.invalidations);
+        figures.count(stats.bypassed);
     }
 }

@@ -188,7 +188,13 @@ impl ScanCursor {
             Some(nodes) => nodes,
             None => self.nodes.insert(commands.client.nodes().await?),
         };
-        let Some(node) = nodes.last().cloned() else { return Ok(None) };
+        let Some(node) = nodes.last().cloned() else {
+            if let Some(feed) = commands.client.feed() {
+                // What was not found is not there.
+                feed.fall_all();
+            }
+            return Ok(None);
+        };
         let mut scan = cmd("SCAN");
         scan.arg(self.cursor)
             .arg("MATCH")
@@ -213,6 +219,9 @@ impl ScanCursor {
             if let Some(key) = key
                 && self.seen.insert(key.to_vec())
             {
+                if let Some(feed) = commands.client.feed() {
+                    feed.fall(key);
+                }
                 keys.push(key.to_vec());
             }
         }

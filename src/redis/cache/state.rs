@@ -14,6 +14,7 @@ use super::{
     commands::Commands,
     event_record::EventDecoder,
     flights::Flights,
+    near::Near,
     stats::Counters,
 };
 use crate::engine::event::{Event, Lagged};
@@ -32,6 +33,8 @@ pub(super) struct CacheState<K, V> {
     pub(super) counters: Arc<Counters>,
     /// What is being loaded for somebody in this process.
     pub(super) flights: Arc<Flights>,
+    /// What is kept in this process, if anything.
+    pub(super) near: Option<Arc<dyn Near<V>>>,
     /// Into which the one task of all [`Events`](super::Events) writes, while there is such a task.
     pub(super) ring: Arc<Mutex<Ring<K, V>>>,
     /// Whether the streams are to end. They also do when this is dropped.

@@ -119,6 +119,11 @@ impl Cluster {
         node.on(lane).send(request, kind == Some(ServerErrorKind::Ask)).await
     }
 
+    /// The same with other connections.
+    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
+        Self::new(dial, self.0.seeds.clone())
+    }
+
     /// All masters.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Node>, Error> {
         // As it is now; as it was, where nobody can be asked.
@@ -192,7 +197,7 @@ impl State {
         let mut slots = ::redis::cmd("CLUSTER");
         slots.arg("SLOTS");
         let deadline = Instant::now() + self.dial.timeout;
-        let request = Request { cmd: &slots, deadline, may_repeat: true };
+        let request = Request { cmd: &slots, also: None, deadline, may_repeat: true };
         let node = self.node(address.clone());
         let answer = node.on(Lane::Verbs).send(request, false).await;
         let answer = answer.map_err(|error| match error {
@@ -243,6 +248,12 @@ impl State {
             let mut present = self.map.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *present, map.into())
         };
+        let slots = |map: &[Range]| -> Vec<_> {
+            map.iter().map(|range| (range.first, range.last, range.address.clone())).collect()
+        };
+        if !gone.is_empty() || slots(&old) != slots(&self.map()) {
+            self.dial.is_left();
+        }
         // Their connections end here, where nobody waits on them: not under a lock.
         drop((old, gone));
     }

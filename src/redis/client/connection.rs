@@ -1,10 +1,13 @@
 //! To where all callers send: one server, or the nodes of a cluster.
 
+use std::sync::Arc;
+
 use ::redis::{ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use super::{
     cluster::Cluster,
+    dial::Dial,
     link::Request,
     node::{Lane, Node},
 };
@@ -16,6 +19,14 @@ pub(super) enum Connection {
 }
 
 impl Connection {
+    /// The same with other connections.
+    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
+        match self {
+            Self::Server(node) => Self::Server(node.by(dial)),
+            Self::Cluster(cluster) => Self::Cluster(cluster.by(dial)),
+        }
+    }
+
     /// Connects to a server, or finds the nodes of the cluster.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -14,6 +14,8 @@ use ::redis::{
     aio::MultiplexedConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+
+use super::feed::Feed;
 
 /// So many commands wait to be sent before callers have to. With the client library's own fifty, callers
 /// wait for each other where there are more of them.
@@ -32,25 +34,58 @@ pub(super) struct Dial {
     /// For all that it takes until a connection can be used.
     pub(super) timeout: Duration,
     authority: Option<Vec<u8>>,
+    login: Arc<Login>,
+    /// Who is told of changes, by each connection to a server that holds keys.
+    feed: Option<Arc<Feed>>,
+}
+
+#[derive(Default)]
+struct Login {
     /// In place of what the URLs say.
     credentials: Mutex<Option<(Option<String>, String)>>,
     /// Of the credentials: what was made with older ones is made anew.
     version: AtomicU64,
 }
 
+/// A connection that was just made.
+pub(super) struct Dialled {
+    pub(super) connection: MultiplexedConnection,
+    /// Whether pushes can come by it.
+    is_resp3: bool,
+    /// Whether the feed is told of changes by it.
+    pub(super) is_told: bool,
+}
+
 impl Dial {
     pub(super) fn new(timeout: Duration, authority: Option<Vec<u8>>) -> Self {
-        Self { timeout, authority, credentials: Mutex::default(), version: AtomicU64::new(0) }
+        Self { timeout, authority, login: Arc::default(), feed: None }
+    }
+
+    /// The same, by whose connections `feed` is told of changes.
+    pub(super) fn telling(&self, feed: Arc<Feed>) -> Self {
+        let (authority, login) = (self.authority.clone(), self.login.clone());
+        Self { timeout: self.timeout, authority, login, feed: Some(feed) }
+    }
+
+    pub(super) fn feed(&self) -> Option<&Arc<Feed>> {
+        self.feed.as_ref()
+    }
+
+    /// A connection is not used any more, and nobody is given it from now on.
+    pub(super) fn is_left(&self) {
+        if let Some(feed) = &self.feed {
+            feed.fall_all();
+        }
     }
 
     pub(super) fn set_credentials(&self, username: Option<&str>, password: &str) {
         let new = (username.map(str::to_owned), password.to_owned());
-        *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
-        self.version.fetch_add(1, Relaxed);
+        *self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+        self.login.version.fetch_add(1, Relaxed);
     }
 
     pub(super) fn version(&self) -> u64 {
-        self.version.load(Relaxed)
+        self.login.version.load(Relaxed)
     }
 
     /// Connects to a server that holds keys. `on_end` is called when the connection ends by itself, where the server
@@ -59,16 +94,20 @@ impl Dial {
         &self,
         to: &ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Dialled> {
         let mut settings = to.redis_settings().clone();
-        let given = self.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let given = self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((username, password)) = given {
             settings = settings.set_password(password);
             if let Some(username) = username {
                 settings = settings.set_username(username);
             }
         }
-        self.connect(to.clone().set_redis_settings(settings), on_end).await
+        let mut dialled = self.connect(to.clone().set_redis_settings(settings), on_end).await?;
+        if let Some(feed) = &self.feed {
+            dialled.is_told = dialled.tell(feed).await?;
+        }
+        Ok(dialled)
     }
 
     /// Connects as the URL says.
@@ -76,25 +115,31 @@ impl Dial {
         &self,
         to: ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Dialled> {
         let settings = to.redis_settings().clone();
         if settings.protocol() == ProtocolVersion::RESP2 {
-            return self.open(to, AsyncConnectionConfig::new()).await;
+            let connection = self.open(to, AsyncConnectionConfig::new()).await?;
+            return Ok(Dialled { connection, is_resp3: false, is_told: false });
         }
         // Only in RESP3 the library tells of it.
+        let feed = self.feed.clone();
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                on_end();
+            match (push.kind, &feed) {
+                (PushKind::Disconnection, _) => on_end(),
+                (PushKind::Invalidate, Some(feed)) => feed.tell(&push.data),
+                _ => {}
             }
             Ok::<(), ()>(())
         });
-        match self.open(to.clone(), config).await {
+        let (connection, is_resp3) = match self.open(to.clone(), config).await {
             Err(error) if refuses_resp3(&error) => {
                 let settings = settings.set_protocol(ProtocolVersion::RESP2);
-                self.open(to.set_redis_settings(settings), AsyncConnectionConfig::new()).await
+                let to = to.set_redis_settings(settings);
+                (self.open(to, AsyncConnectionConfig::new()).await?, false)
             }
-            answer => answer,
-        }
+            answer => (answer?, true),
+        };
+        Ok(Dialled { connection, is_resp3, is_told: false })
     }
 
     async fn open(
@@ -117,6 +162,26 @@ impl Dial {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_BUFFER);
         client?.get_multiplexed_async_connection_with_config(&config).await
+    }
+}
+
+impl Dialled {
+    /// Has the server tell of changes; whether it does from now on.
+    async fn tell(&mut self, feed: &Feed) -> RedisResult<bool> {
+        if !self.is_resp3 {
+            // It would promise to, and have no way.
+            feed.refused(&"RESP2 was spoken");
+            return Ok(false);
+        }
+        match feed.track().exec_async(&mut self.connection).await {
+            Ok(()) => Ok(true),
+            // It knows no such command, or this user may not ask for it. Anything else is over soon.
+            Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {
+                feed.refused(&error);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ impl Client {
         info.arg("memory");
         for node in self.nodes().await.unwrap_or_default() {
             let deadline = self.deadline(Some(PATIENCE));
-            let answer = self.send_until(Some(&node), &info, Resend::Once, deadline).await;
+            let answer = self.send_until(Some(&node), (&info, None), Resend::Once, deadline).await;
             let Ok(answer) = answer else { continue };
             let text = String::from_redis_value(answer).unwrap_or_default();
             if let Some(policy) = evicts(&text) {

@@ -11,8 +11,12 @@ use std::sync::{
 use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::sync::Notify;
 
+use super::dial::Dialled;
+
 pub(super) struct Line {
     connection: MultiplexedConnection,
+    /// Whether the feed is told of changes by it, in their order among its answers.
+    is_told: bool,
     /// Of the credentials that it was made with.
     pub(super) version: u64,
     /// How many answers came. A server answers in the order of asking: where another came since a question was
@@ -29,12 +33,13 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(
-        connection: MultiplexedConnection,
+        Dialled { connection, is_told, .. }: Dialled,
         version: u64,
         has_ended: Arc<AtomicBool>,
     ) -> Self {
         Self {
             connection,
+            is_told,
             version,
             answers: AtomicU64::new(0),
             has_ended,
@@ -47,20 +52,44 @@ impl Line {
     /// The answer to `cmd`; to one that goes where its slot is being moved, if it `is_asking`. Who gives up on it
     /// leaves the line as it is.
     pub(super) async fn ask(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
-        let mut connection = self.connection.clone();
-        let answer = if is_asking {
-            // That node answers for the slot only right after `ASKING`, so both go in one pipeline.
-            let mut pipeline = ::redis::pipe();
-            pipeline.cmd("ASKING").add_command(cmd.clone());
-            let answers = connection.send_packed_commands(&pipeline, 0, 2).await;
-            answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
-        } else {
-            connection.send_packed_command(cmd).await
+        let answer = match is_asking {
+            true => self.ask_all([cmd], true).await.map(|[answer]| answer),
+            false => self.connection.clone().send_packed_command(cmd).await,
         };
         if answer.is_ok() {
             self.answers.fetch_add(1, Relaxed);
         }
         answer
+    }
+
+    /// The answers to both, and whether the feed is told of what changes after that.
+    pub(super) async fn ask_both(&self, cmds: [&Cmd; 2], is_asking: bool) -> RedisResult<Value> {
+        let [first, second] = self.ask_all(cmds, is_asking).await?;
+        self.answers.fetch_add(1, Relaxed);
+        Ok(Value::Array(vec![first, second, Value::Boolean(self.is_told)]))
+    }
+
+    async fn ask_all<const N: usize>(
+        &self,
+        cmds: [&Cmd; N],
+        is_asking: bool,
+    ) -> RedisResult<[Value; N]> {
+        let mut pipeline = ::redis::pipe();
+        for cmd in cmds {
+            // That node answers for the slot only right after `ASKING`, so all go in one pipeline.
+            if is_asking {
+                pipeline.cmd("ASKING");
+            }
+            pipeline.add_command(cmd.clone());
+        }
+        let each = 1 + usize::from(is_asking);
+        let answers = self.connection.clone().send_packed_commands(&pipeline, 0, each * N).await?;
+        let mut answers = answers.into_iter().skip(each - 1).step_by(each);
+        Ok([(); N].map(|()| answers.next().unwrap_or(Value::Nil)))
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     pub(super) fn answers(&self) -> u64 {

@@ -14,14 +14,14 @@ use std::{
     time::Duration,
 };
 
-use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use ::redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
-    dial::Dial,
+    dial::{Dial, Dialled},
     joint::{Joint, Outcome},
     line::Line,
     sentinel::Sentinels,
@@ -34,6 +34,10 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// So long one that is doubted has to answer a `PING`, or anything else. Both together are less than the second after
 /// which callers give up: so the next call of each goes another way.
 const PING: Duration = Duration::from_millis(400);
+
+/// One by which somebody is told of changes is doubted when it says nothing for so long: who waits for what may never come
+/// asks nothing.
+const PULSE: Duration = Duration::from_millis(500);
 
 /// How often a line that works is renewed, at most.
 const RENEW_EVERY: Duration = Duration::from_millis(250);
@@ -78,6 +82,8 @@ struct Present {
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) cmd: &'a Cmd,
+    /// Another that is about the same key. Then the answer is both of theirs, and whether changes are told of.
+    pub(super) also: Option<&'a Cmd>,
     pub(super) deadline: Instant,
     /// Who sent it does so again where the answer is lost: so it need not wait on a line that is let go.
     pub(super) may_repeat: bool,
@@ -98,6 +104,10 @@ impl Link {
         Self(Arc::new(State { route, present, attempt }))
     }
 
+    pub(super) fn to(&self) -> &Destination {
+        &self.0.route.to
+    }
+
     /// Connects, where that is not done.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         self.line().await.map_err(Error::Connect).map(drop)
@@ -106,7 +116,7 @@ impl Link {
     /// The answer to a command, to one that goes where its slot is being moved if it `is_asking`. [`Error::Connect`]
     /// where it was not sent.
     pub(super) async fn send(&self, request: Request<'_>, is_asking: bool) -> Result<Value, Error> {
-        let Request { cmd, deadline, may_repeat } = request;
+        let Request { cmd, also, deadline, may_repeat } = request;
         let line = match self.open_line() {
             Some(line) => line,
             None => match timeout_at(deadline, self.line()).await {
@@ -116,7 +126,12 @@ impl Link {
         };
         let mut question = Question::new(self, &line);
         let patience = deadline.min(Instant::now() + PATIENCE);
-        let mut answer = std::pin::pin!(line.ask(cmd, is_asking));
+        let mut answer = std::pin::pin!(async {
+            match also {
+                Some(also) => line.ask_both([cmd, also], is_asking).await,
+                None => line.ask(cmd, is_asking).await,
+            }
+        });
         let mut outcome = timeout_at(patience, &mut answer).await;
         if outcome.is_err() {
             question.doubt();
@@ -193,22 +208,28 @@ impl Link {
                 let has_ended = Arc::new(AtomicBool::new(false));
                 let on_end = {
                     let (link, has_ended) = (link.clone(), has_ended.clone());
+                    let dial = route.dial.clone();
                     move || {
                         has_ended.store(true, Release);
+                        dial.is_left();
                         if let Some(link) = Self::upgrade(&link) {
                             link.has_ended(&has_ended);
                         }
                     }
                 };
                 let version = route.dial.version();
-                let connection = match timeout(route.dial.timeout, route.connect(on_end)).await {
-                    Ok(connection) => connection,
+                let dialled = match timeout(route.dial.timeout, route.connect(on_end)).await {
+                    Ok(dialled) => dialled,
                     Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
                 };
-                let line = connection
-                    .map(|connection| Arc::new(Line::new(connection, version, has_ended)));
+                let line = dialled.map(|dialled| Arc::new(Line::new(dialled, version, has_ended)));
                 if let Some(link) = Self::upgrade(&link) {
                     link.put(&line, version);
+                }
+                if let Ok(line) = &line
+                    && line.is_told()
+                {
+                    tokio::spawn(feel_pulse(link, Arc::downgrade(line)));
                 }
                 line
             }
@@ -230,6 +251,9 @@ impl Link {
             }
         };
         drop(present);
+        if old.is_some() {
+            self.0.route.dial.is_left();
+        }
         // Where nobody waits on it, it ends here: not under the lock.
         drop(old);
     }
@@ -239,6 +263,7 @@ impl Link {
         let old = present.line.take_if(|present| Arc::ptr_eq(present, line));
         drop(present);
         if let Some(old) = old {
+            self.0.route.dial.is_left();
             // Before anybody asks.
             drop(self.attempt());
             old.let_go();
@@ -287,7 +312,7 @@ impl Route {
     async fn connect(
         &self,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Dialled> {
         match &self.to {
             Destination::Server(server) => self.dial.server(server, on_end).await,
             Destination::Master(sentinels) => sentinels.connect(&self.dial, on_end).await,
@@ -312,6 +337,22 @@ impl Drop for Question<'_> {
         if !self.is_over {
             self.doubt();
         }
+    }
+}
+
+/// Doubts a line that says nothing, for as long as it is used.
+async fn feel_pulse(link: Weak<State>, line: Weak<Line>) {
+    let mut before = 0;
+    loop {
+        sleep(PULSE).await;
+        let (Some(link), Some(line)) = (Link::upgrade(&link), line.upgrade()) else { return };
+        if !line.is_open() {
+            return;
+        }
+        if line.answers() == before {
+            link.doubt(&line);
+        }
+        before = line.answers();
     }
 }
 

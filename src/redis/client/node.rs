@@ -1,6 +1,11 @@
 //! One server, with a connection for each lane.
 
-use super::link::{Link, Route};
+use std::sync::Arc;
+
+use super::{
+    dial::Dial,
+    link::{Link, Route},
+};
 
 /// Each has a connection of its own, which is made when it is first used: so that nobody waits behind the answers
 /// of another lane.
@@ -25,6 +30,11 @@ impl Node {
 
     pub(super) fn on(&self, lane: Lane) -> &Link {
         &self.0[lane as usize]
+    }
+
+    /// The same with other connections.
+    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
+        Self::new(&Route { dial, to: self.0[0].to().clone() })
     }
 
     pub(super) fn renew(&self) {

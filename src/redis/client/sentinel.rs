@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use ::redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value,
-    aio::MultiplexedConnection, cmd,
-};
+use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value, cmd};
 
-use super::{any::any_answer, dial::Dial};
+use super::{
+    any::any_answer,
+    dial::{Dial, Dialled},
+};
 
 /// Sentinels, and the service that they are asked for.
 pub(super) struct Sentinels {
@@ -25,27 +25,27 @@ impl Sentinels {
         &self,
         dial: &Dial,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> RedisResult<Dialled> {
         let first = self.next.fetch_add(1, Relaxed) % self.addresses.len();
         let mut all = self.addresses.clone();
         all.rotate_left(first);
         let nobody = (ErrorKind::EmptySentinelList, "no sentinel was given").into();
         let asked = all.into_iter().map(|sentinel| self.ask(dial, sentinel));
         let (host, port) = any_answer(asked, nobody).await?;
-        let mut connection = dial.server(&at(&self.master, host, port), on_end).await?;
+        let mut dialled = dial.server(&at(&self.master, host, port), on_end).await?;
         // They may be behind: the one that they name may know that it is none any more.
-        let role = cmd("ROLE").query_async::<Vec<Value>>(&mut connection).await;
+        let role = cmd("ROLE").query_async::<Vec<Value>>(&mut dialled.connection).await;
         match role.as_deref() {
             Ok([Value::BulkString(role), ..]) if role != b"master" => {
                 Err((ErrorKind::Client, "the master that the sentinels name is none").into())
             }
             // Who may not ask has to believe it.
-            _ => Ok(connection),
+            _ => Ok(dialled),
         }
     }
 
     async fn ask(&self, dial: &Dial, sentinel: ConnectionInfo) -> RedisResult<(String, u16)> {
-        let mut connection = dial.connect(sentinel, || ()).await?;
+        let mut connection = dial.connect(sentinel, || ()).await?.connection;
         let mut ask = cmd("SENTINEL");
         ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let master: Option<(String, u16)> = ask.query_async(&mut connection).await?;

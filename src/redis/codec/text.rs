@@ -1,0 +1,160 @@
+//! A key as [`encode_key`](super::encode_key) writes it, without memory of its own: for keys that are strings or whole
+//! numbers, as most are.
+
+use std::fmt;
+
+use serde::{
+    Serialize, Serializer,
+    de::IgnoredAny,
+    ser::{Error, Impossible},
+};
+
+/// What `f` returns for the key as bytes; nothing where they can't be had without memory, and `f` was not called.
+#[inline]
+pub(super) fn with_text<K: Serialize + ?Sized, R>(
+    key: &K,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    key.serialize(Text(f)).ok()
+}
+
+/// Whether a text is JSON: a number, a word such as `null`, or something in quotes, brackets or braces.
+pub(super) fn reads_as_json(text: &str) -> bool {
+    // Most keys are none by their first letter.
+    let may_be = text.trim_ascii_start().starts_with(|first: char| {
+        matches!(first, '"' | '[' | '{' | '-' | '0'..='9' | 't' | 'f' | 'n')
+    });
+    may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+struct Text<F>(F);
+
+/// That a key is of another kind.
+#[derive(Debug)]
+struct Other;
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("neither a string nor a number")
+    }
+}
+
+impl std::error::Error for Other {}
+
+impl Error for Other {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($method:ident($number:ty);)*) => {$(
+        #[inline]
+        fn $method(self, number: $number) -> Result<R, Other> {
+            Ok(with_digits(number.into(), self.0))
+        }
+    )*};
+}
+
+macro_rules! others {
+    ($($method:ident($($argument:ty),*) -> $result:ty;)*) => {$(
+        fn $method(self $(, _: $argument)*) -> Result<$result, Other> {
+            Err(Other)
+        }
+    )*};
+}
+
+macro_rules! generic_others {
+    ($($method:ident($($argument:ty),*);)*) => {$(
+        fn $method<T: Serialize + ?Sized>(self $(, _: $argument)*, _: &T) -> Result<R, Other> {
+            Err(Other)
+        }
+    )*};
+}
+
+type Never<R> = Impossible<R, Other>;
+
+impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
+    type Ok = R;
+    type Error = Other;
+    type SerializeSeq = Never<R>;
+    type SerializeTuple = Never<R>;
+    type SerializeTupleStruct = Never<R>;
+    type SerializeTupleVariant = Never<R>;
+    type SerializeMap = Never<R>;
+    type SerializeStruct = Never<R>;
+    type SerializeStructVariant = Never<R>;
+
+    #[inline]
+    fn serialize_str(self, text: &str) -> Result<R, Other> {
+        if reads_as_json(text) {
+            return Err(Other);
+        }
+        Ok((self.0)(text.as_bytes()))
+    }
+
+    #[inline]
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<R, Other> {
+        value.serialize(self)
+    }
+
+    whole_numbers! {
+        serialize_i8(i8);
+        serialize_i16(i16);
+        serialize_i32(i32);
+        serialize_i64(i64);
+        serialize_u8(u8);
+        serialize_u16(u16);
+        serialize_u32(u32);
+        serialize_u64(u64);
+    }
+
+    others! {
+        serialize_bool(bool) -> R;
+        serialize_f32(f32) -> R;
+        serialize_f64(f64) -> R;
+        serialize_char(char) -> R;
+        serialize_bytes(&[u8]) -> R;
+        serialize_none() -> R;
+        serialize_unit() -> R;
+        serialize_unit_struct(&'static str) -> R;
+        serialize_unit_variant(&'static str, u32, &'static str) -> R;
+        serialize_seq(Option<usize>) -> Never<R>;
+        serialize_tuple(usize) -> Never<R>;
+        serialize_tuple_struct(&'static str, usize) -> Never<R>;
+        serialize_tuple_variant(&'static str, u32, &'static str, usize) -> Never<R>;
+        serialize_map(Option<usize>) -> Never<R>;
+        serialize_struct(&'static str, usize) -> Never<R>;
+        serialize_struct_variant(&'static str, u32, &'static str, usize) -> Never<R>;
+    }
+
+    generic_others! {
+        serialize_some();
+        serialize_newtype_variant(&'static str, u32, &'static str);
+    }
+}
+
+#[inline]
+fn with_digits<R>(number: i128, f: impl FnOnce(&[u8]) -> R) -> R {
+    // Enough for the longest, with its sign.
+    let mut digits = [0; 20];
+    // As narrow as it can be: wider ones are divided slowly.
+    let (mut at, mut rest) = (digits.len(), number.unsigned_abs() as u64);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    f(&digits[at..])
+}
