@@ -9,6 +9,7 @@
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
 //! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
+//! | [`dashboard`] | a page of all caches and limiters, live, behind your login (feature `dashboard`) |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
 //! | [`recipes`] | tokens, codes, idempotency, debounce, flags, sessions: small programs |
@@ -88,6 +89,13 @@ pub mod snapshots {}
 #[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
 #[cfg_attr(not(feature = "metrics"), doc = "This page is built with feature `metrics`.")]
 pub mod metrics {}
+
+#[cfg_attr(all(feature = "dashboard", feature = "axum"), doc = include_str!("guide/dashboard.md"))]
+#[cfg_attr(
+    not(all(feature = "dashboard", feature = "axum")),
+    doc = "This page is built with features `axum` and `dashboard`."
+)]
+pub mod dashboard {}
 
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
