@@ -347,7 +347,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// Lets who sees the [dashboard](crate::dashboard()) search this cache for a key, and be told how long its value has
     /// still to live (feature `dashboard`). Values are never shown. `key` says which key a text stands for, or `None`
-    /// where it stands for none; it runs for each search. Defaults to no such search.
+    /// where it stands for none; it runs for each search, and must not hold the cache itself, which would never end. Defaults to no such search.
     ///
     /// ```
     /// use fleeting::Cache;

@@ -11,7 +11,7 @@ const beside = path => new URL(path, import.meta.url);
 // --- What is listened to -----------------------------------------------------------------------------------------
 
 // Listens to a stream of events, of all tabs in one. `heard(name, data)` is called for each event in each tab,
-// `trouble(sentence, seconds)` where there is none and when it is tried again. False where a browser can't do that, as
+// `trouble(sentence, seconds)` where there is none and when it is tried again. Null where a browser can't do that, as
 // on a page that came by plain HTTP from another machine.
 export function share(address, { heard, trouble, asked = () => null }) {
   if (!navigator.locks || !window.BroadcastChannel) return null;
@@ -38,7 +38,9 @@ export function share(address, { heard, trouble, asked = () => null }) {
         tell({ name, data });
       });
       // One that always ends at once would else be asked for as fast as it ends.
-      if (!problem && performance.now() - began > 1000) continue;
+      const lasted = performance.now() - began;
+      if (!problem && lasted > 1000) continue;
+      if (lasted > SILENCE) pause = 0;
       problem ??= "The stream breaks off.";
       pause = Math.min(2 * pause || 1, LONGEST_PAUSE);
       tell({ trouble: problem, seconds: pause });
@@ -120,7 +122,7 @@ function wait(ms) {
 // --- What is known -----------------------------------------------------------------------------------------------
 
 const POINTS = 300;
-let all = null, shownAt = null, lastWord = -Infinity, quietUntil = 0;
+let all = null, shownAt = null, lastWord = -Infinity;
 const place = document.getElementById("fleeting");
 const state = document.getElementById("fleeting-state");
 const key = group => `${group.kind} ${group.name}`;
@@ -132,8 +134,9 @@ const shared = share(beside("stream").href, {
     else goOn(data);
   },
   trouble(sentence, seconds) {
-    quietUntil = performance.now() + seconds * 1000 + POLL;
-    complain(sentence, seconds);
+    // Whoever is seen asks by itself meanwhile, and tells what comes of it.
+    lastWord = -Infinity;
+    if (document.hidden) complain(sentence, seconds);
   },
   asked: () => all && { name: "figures", data: all },
 });
@@ -166,23 +169,30 @@ function goOn(sample) {
 }
 
 // Where nobody tells anything.
-let pause = 0;
 async function poll() {
-  const now = performance.now();
-  const silent = now - lastWord > SILENCE && now > quietUntil;
-  if (document.hidden || !silent) return void setTimeout(poll, POLL);
-  let problem = null;
-  try {
-    const answer = await fetch(beside("figures"));
-    problem = refusal(answer, "application/json");
-    if (!problem) begin(await answer.json());
-  } catch {
-    problem = "The service can't be reached.";
+  for (let pause = 0; ;) {
+    if (document.hidden || performance.now() - lastWord <= SILENCE) {
+      pause = 0;
+    } else {
+      const problem = await ask();
+      pause = problem ? Math.min(2 * pause || 2, LONGEST_PAUSE) : 0;
+      // The stream may have come back meanwhile.
+      if (problem && performance.now() - lastWord > SILENCE) complain(problem, pause);
+    }
+    await wait(Math.max(POLL, pause * 1000));
   }
-  pause = problem ? Math.min(2 * pause || 1, LONGEST_PAUSE) : 0;
-  if (problem) complain(problem, pause);
-  await wait(Math.max(POLL, pause * 1000));
-  poll();
+}
+
+// Once; the sentence that says what is wrong, if anything is.
+async function ask() {
+  try {
+    const answer = await fetch(beside("figures"), { signal: AbortSignal.timeout(SILENCE) });
+    const problem = refusal(answer, "application/json");
+    if (!problem) begin(await answer.json());
+    return problem;
+  } catch {
+    return "The service can't be reached.";
+  }
 }
 
 function complain(sentence, seconds) {
@@ -235,7 +245,7 @@ const FIGURES = {
     ["Expired a second", rate(rates.expired), `${count(counts.expired)} in all`],
     ["Evicted a second", rate(rates.evicted), `${count(counts.evicted)} in all`],
     ["Event lag, p50", time(recent.lag_p50_ms), is(recent.lag_p50_ms) ? `p99 ${time(recent.lag_p99_ms)}, last minute` : levels.subscribers ? "no event in the last minute" : "nobody listens"],
-    ["Sweeps a minute", count(recent.sweeps), is(recent.sweep_p99_ms) ? `p99 ${time(recent.sweep_p99_ms)}` : "none yet"],
+    ["Sweeps a second", rate(rates.sweeps), is(recent.sweep_p99_ms) ? `p99 ${time(recent.sweep_p99_ms)}` : "none in the last minute"],
   ],
   limiter: ({ counts, levels, rates, recent }) => [
     ["Allowed a second", rate(rates.allowed), `${count(counts.allowed)} in all`],

@@ -52,6 +52,7 @@ struct Rates {
     denied: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     looked_at: Option<f64>,
+    sweeps: f64,
 }
 
 /// Of the last minute. Null where nothing happened of what it is about.
@@ -61,7 +62,6 @@ struct Recent {
     denied_ratio: Option<f64>,
     lag_p50_ms: Option<f64>,
     lag_p99_ms: Option<f64>,
-    sweeps: u64,
     sweep_p99_ms: Option<f64>,
 }
 
@@ -146,11 +146,13 @@ impl Track {
 
     fn add(&mut self, now: Counts, elapsed: Duration, number: u64) {
         let before = &self.now;
+        // The first look has none before it.
+        let per_second = |more: u64| match elapsed.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => tenths(more as f64 / seconds),
+        };
         let rate = |now: Option<u64>, before: Option<u64>| {
-            let more = now?.saturating_sub(before.unwrap_or(0)) as f64;
-            let seconds = elapsed.as_secs_f64();
-            // The first look has none before it.
-            Some(if seconds > 0.0 { tenths(more / seconds) } else { 0.0 })
+            Some(per_second(now?.saturating_sub(before.unwrap_or(0))))
         };
         let reads = |counts: &Counts| Some(counts.hits? + counts.misses?);
         self.rates = Rates {
@@ -161,6 +163,7 @@ impl Track {
             allowed: rate(now.allowed, before.allowed),
             denied: rate(now.denied, before.denied),
             looked_at: rate(now.looked_at, before.looked_at),
+            sweeps: per_second(times(&now.sweeps, &before.sweeps)),
         };
         let mark = self.marks.front().expect("there is one from the start");
         self.recent = Recent::between(mark, &now);
@@ -195,7 +198,6 @@ impl Recent {
             denied_ratio: share(denied, allowed),
             lag_p50_ms,
             lag_p99_ms,
-            sweeps: now.sweeps.since(&before.sweeps).map(|(_, count)| count).sum(),
             sweep_p99_ms,
         }
     }
@@ -229,7 +231,7 @@ fn percentiles<const N: usize>(
     before: &Spread,
     shares: [f64; N],
 ) -> [Option<f64>; N] {
-    let all: u64 = now.since(before).map(|(_, count)| count).sum();
+    let all = times(now, before);
     shares.map(|share| {
         let mut left = (all as f64 * share).ceil() as u64;
         now.since(before).find_map(|(seconds, count)| {
@@ -237,6 +239,11 @@ fn percentiles<const N: usize>(
             (left == 0).then(|| thousandths(seconds * 1_000.0))
         })
     })
+}
+
+/// How many came since `before`.
+fn times(now: &Spread, before: &Spread) -> u64 {
+    now.since(before).map(|(_, count)| count).sum()
 }
 
 fn points<S: Serializer>(points: &VecDeque<f32>, serializer: S) -> Result<S::Ok, S::Error> {

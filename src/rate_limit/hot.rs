@@ -64,19 +64,22 @@ impl<K> Hot<K> {
     pub(super) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
         let minute = now.nanoseconds() / MINUTE;
-        if lock(part).at(minute).bump(hash) {
+        let mut locked = lock(part);
+        if locked.at(minute).bump(hash) {
             return;
         }
+        let Some(show) = &self.show else {
+            locked.at(minute).put(hash, None);
+            return;
+        };
+        drop(locked);
         // Somebody's code, which may panic: the denial stands all the same.
-        let text = self
-            .show
-            .as_ref()
-            .and_then(|show| catch_unwind(AssertUnwindSafe(|| show(&key()))).ok());
-        let mut part = lock(part);
-        let part = part.at(minute);
+        let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
+        let mut locked = lock(part);
+        let locked = locked.at(minute);
         // Another may have put it meanwhile.
-        if !part.bump(hash) {
-            part.put(hash, text);
+        if !locked.bump(hash) {
+            locked.put(hash, text);
         }
     }
 

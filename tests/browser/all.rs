@@ -8,6 +8,7 @@ mod browser;
 mod example;
 #[path = "../common/http.rs"]
 mod http;
+mod mounted;
 mod page;
 mod pictures;
 mod proxy;

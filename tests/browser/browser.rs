@@ -16,7 +16,7 @@ use fantoccini::{
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Mutex, MutexGuard},
+    sync::{Semaphore, SemaphorePermit},
     time::sleep,
 };
 use url::{ParseError, Url};
@@ -24,8 +24,8 @@ use url::{ParseError, Url};
 /// For what must come, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One browser at a time: each has a dozen processes.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Not more at a time: each has a dozen processes.
+static BROWSERS: Semaphore = Semaphore::const_new(3);
 
 /// What finds a card of the dashboard, a figure of it, and the word on it.
 const FIND: &str = "
@@ -41,12 +41,12 @@ const FIND: &str = "
 pub(crate) struct Browser {
     pub(crate) client: Client,
     driver: Driver,
-    _turn: MutexGuard<'static, ()>,
+    _turn: SemaphorePermit<'static>,
 }
 
 impl Browser {
     pub(crate) async fn start() -> Self {
-        let turn = TURN.lock().await;
+        let turn = BROWSERS.acquire().await.expect("it is never closed");
         let driver = Driver::start();
         let capabilities = json!({
             "browserName": "chrome",
@@ -54,6 +54,8 @@ impl Browser {
             "goog:chromeOptions": { "args": [
                 "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                 "--hide-scrollbars", "--window-size=1280,900",
+                // A name that is not this machine's own, to a browser.
+                "--host-resolver-rules=MAP elsewhere.test 127.0.0.1",
             ] },
         });
         let Value::Object(capabilities) = capabilities else {

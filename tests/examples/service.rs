@@ -632,13 +632,14 @@ async fn ctrl_c_ends_the_streams_and_the_service() {
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_although_a_request_stays_unfinished() {
+async fn sigterm_ends_it_although_a_request_stays_unfinished_and_somebody_looks() {
     in_time(async || {
         let mut talk = Talk::start();
         let mut half = talk.connect().await;
         half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n").await.expect("it takes a half");
         // Answered on a connection made later, so the half has come by then.
         talk.json("/stats").await;
+        let _dashboard = talk.get("/fleeting/stream").await;
         talk.service.signal("TERM");
         assert_eq!(talk.service.wait(5 * SECOND).code(), Some(0));
     })
