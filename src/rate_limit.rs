@@ -342,8 +342,9 @@ where
     /// still be decided by the old ones, and is counted as long as those say.
     ///
     /// Where a window gets longer or shorter, all keys are gone through, at some tenths of a microsecond each, and
-    /// one lock of many at a time. A limiter whose limits were ever changed takes some nanoseconds more for each
-    /// check.
+    /// one lock of many at a time. What a check charges at the same moment counts by the old limits or the new; where a
+    /// window changes its length, it may count by the ratio of the two more or less. A limiter whose limits were ever
+    /// changed takes some nanoseconds more for each check.
     ///
     /// # Panics
     ///

@@ -43,8 +43,10 @@ fn main() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        println!("| | `get` | `get_or_set_with` | with `time_to_idle`, `get` | moka, `get` | moka, `get_with` |");
-        println!("|{}", " --- |".repeat(6));
+        println!(
+            "| | `get` | `get_or_set_with` | idle, `get` | idle and TTL, `get` | moka, `get` | moka, `get_with` |"
+        );
+        println!("|{}", " --- |".repeat(7));
         for entries in sizes.entries {
             hits(entries, &sizes).await;
         }
@@ -61,17 +63,18 @@ fn main() {
 
 async fn hits(entries: usize, sizes: &Sizes) {
     let keys: Vec<String> = (0..entries).map(|n| format!("key:{n:016}")).collect();
-    let (plain, idle) =
-        (Ours::new(), Ours::builder().time_to_idle(TTL).time_to_live(2 * TTL).build());
+    let (plain, idle) = (Ours::new(), Ours::builder().time_to_idle(TTL).build());
+    let both = Ours::builder().time_to_idle(TTL).time_to_live(2 * TTL).build();
     let moka = Moka::builder().time_to_live(TTL).build();
     for key in &keys {
         plain.set_ex(key.clone(), Arc::new(1), TTL).await;
         idle.set(key.clone(), Arc::new(1)).await;
+        both.set(key.clone(), Arc::new(1)).await;
         moka.insert(key.clone(), Arc::new(1)).await;
     }
     moka.run_pending_tasks().await;
     let calls = random(entries, sizes.calls);
-    let mut figures = vec![Vec::new(); 5];
+    let mut figures = vec![Vec::new(); 6];
     for _ in 0..sizes.rounds {
         let round = [
             timed(&calls, async |n| plain.get(&keys[n]).await.is_some()).await,
@@ -80,6 +83,7 @@ async fn hits(entries: usize, sizes: &Sizes) {
             })
             .await,
             timed(&calls, async |n| idle.get(&keys[n]).await.is_some()).await,
+            timed(&calls, async |n| both.get(&keys[n]).await.is_some()).await,
             timed(&calls, async |n| moka.get(&keys[n]).await.is_some()).await,
             timed(&calls, async |n| {
                 *moka.get_with_by_ref(&keys[n], async { Arc::new(2) }).await == 1

@@ -61,7 +61,7 @@ where
     }
 
     /// Removes all values that have this tag. When this returns nobody finds them, however many there are: it takes
-    /// the time of one write. The next sweep takes them out of memory; they leave as
+    /// the time of one write. The next sweep looks at all entries and takes them out of memory; they leave as
     /// [`Cause::Removed`](crate::Cause::Removed). Until then calls cost a little more. What was being loaded
     /// [ahead](super::Builder::refresh_ahead) for them is not kept.
     pub async fn remove_tag(&self, tag: &str) {

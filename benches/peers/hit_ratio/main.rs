@@ -19,8 +19,8 @@ use traces::Trace;
 /// How much room there is, in percent of the keys of a trace.
 const SIZES: [usize; 4] = [1, 5, 10, 25];
 
-const NAMES: [&str; 7] =
-    ["fleeting", "moka", "moka, LRU", "quick_cache", "LRU", "S3-FIFO", "optimum"];
+const NAMES: [&str; 8] =
+    ["fleeting", "moka", "moka, LRU", "quick_cache", "foyer", "LRU", "S3-FIFO", "optimum"];
 
 /// The hit ratios of all on one trace with so much room.
 pub(crate) struct Cell {
@@ -48,6 +48,7 @@ fn main() {
                 run::<subjects::Moka>(trace, room),
                 run::<subjects::MokaLru>(trace, room),
                 run::<subjects::QuickCache>(trace, room),
+                run::<subjects::Foyer>(trace, room),
                 run::<reference::Lru>(trace, room),
                 run::<reference::S3Fifo>(trace, room),
                 reference::optimum(trace, room),

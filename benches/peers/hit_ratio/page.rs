@@ -25,8 +25,9 @@ const HEAD: &str = "# Hit ratios\n\n\
     | loops | four loops of 300 to 25,000 keys |\n\
     | mixed | a loop, a Zipf, what came lately and what comes once, at a time |\n\
     | three TTLs | skew 0.9, drifting; keys live for 4,000, 40,000 or 400,000 requests |\n\n\
-    moka runs its pending tasks after each 64 requests. Where keys have TTLs, moka, quick_cache, LRU and S3-FIFO know \
-    nothing of them: what is dead is a miss, and stays until it is written anew or evicted. The optimum is Belady's.\n\n";
+    moka runs its pending tasks after each 64 requests; foyer is `foyer-memory` as it comes. Where keys have TTLs, all \
+    but fleeting know nothing of them: what is dead is a miss, and stays until it is written anew or evicted. The optimum \
+    is Belady's.\n\n";
 
 pub(crate) fn write(cells: &[Cell]) -> String {
     let mut page = format!("{HEAD}## In sum\n\n");

@@ -10,6 +10,7 @@ const COLORS: [RGBColor; NAMES.len()] = [
     RGBColor(214, 143, 40),
     RGBColor(230, 190, 120),
     RGBColor(196, 78, 82),
+    RGBColor(150, 110, 80),
     RGBColor(85, 140, 200),
     RGBColor(140, 100, 170),
     RGBColor(130, 130, 130),

@@ -61,3 +61,20 @@ impl Subject for QuickCache {
         self.0.insert(request.key, deadline);
     }
 }
+
+/// foyer's part in memory as it comes: w-TinyLFU.
+pub(crate) struct Foyer(foyer_memory::Cache<u32, u32>);
+
+impl Subject for Foyer {
+    fn new(room: usize) -> Self {
+        Self(foyer_memory::CacheBuilder::new(room).build())
+    }
+
+    async fn get(&mut self, key: u32) -> Option<u32> {
+        self.0.get(&key).map(|entry| *entry)
+    }
+
+    async fn set(&mut self, request: &Request, deadline: u32) {
+        self.0.insert(request.key, deadline);
+    }
+}

@@ -64,6 +64,11 @@ impl Now for CallTime<'_> {
         self.clock.is_dead(deadline)
     }
 
+    #[inline(always)]
+    fn had_reached(&self, tick: Tick) -> bool {
+        self.begin.get().map_or_else(|| self.has_reached(tick), |begin| begin >= tick)
+    }
+
     fn tick(&self) -> Tick {
         self.clock.now()
     }

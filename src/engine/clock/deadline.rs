@@ -35,6 +35,13 @@ pub(crate) trait Now {
         self.is_dead(tick.into())
     }
 
+    /// As [`has_reached`](Now::has_reached), by when the call began where that is known: for what may then be left for the
+    /// next call.
+    #[inline(always)]
+    fn had_reached(&self, tick: Tick) -> bool {
+        self.has_reached(tick)
+    }
+
     /// A tick that the present has reached: the present, or one a step of a coarse clock ago.
     #[inline]
     fn at_least(&self) -> Tick {

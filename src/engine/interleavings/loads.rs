@@ -128,6 +128,52 @@ fn interleavings_of_a_load_and_a_write() {
     });
 }
 
+/// Two who saw the same old value load it anew, and one writes what it has written to the origin: nothing older stays,
+/// no two load at a time, and who comes after a refresh that was kept leaves it.
+#[test]
+fn interleavings_of_refreshes_and_a_write() {
+    explore(|| {
+        let parts = Parts::new();
+        let origin = Arc::new(AtomicU32::new(1));
+        let running = Arc::new(AtomicU32::new(0));
+        let loads = Arc::new(AtomicU32::new(0));
+        let seen = parts.until(10);
+        parts.set(1, 0, 10);
+        let refreshes = [0; 2].map(|_| {
+            let (origin, running, loads) = (origin.clone(), running.clone(), loads.clone());
+            spawn(&parts, move |parts| {
+                let place = parts.store.place(&1);
+                let Some(flight) = parts.store.lead(place, &1, || 1, seen) else { return };
+                assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+                loads.fetch_add(1, SeqCst);
+                let value = origin.load(SeqCst);
+                thread::yield_now();
+                let until = parts.until(20);
+                let decide = |_| (flight.overtakes() == 0).then_some(until);
+                parts.store.put(1, value, None, &parts.at(5), decide);
+                running.fetch_sub(1, SeqCst);
+                flight.land(Landing { began: 0, outcome: Ok(value) });
+                parts.store.leave_load(place, &flight);
+            })
+        });
+        let writes = shuttle::rand::thread_rng().gen_bool(0.7);
+        let written = spawn(&parts, move |parts| {
+            if writes {
+                origin.store(2, SeqCst);
+                // Now and then no later than what the others saw, so that they can't tell by that.
+                let until = shuttle::rand::thread_rng().gen_range(9..12);
+                parts.set(2, 5, until);
+                assert_eq!(parts.get(6), Some(2), "older than a write that it has seen");
+            }
+        });
+        refreshes.map(|refresh| refresh.join().unwrap());
+        written.join().unwrap();
+        assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
+        assert!(writes || loads.load(SeqCst) == 1, "loaded twice");
+        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+    });
+}
+
 /// A clock that somebody puts forward.
 struct Present(AtomicU64);
 

@@ -122,8 +122,8 @@ impl<K, V> Bound<K, V> {
     }
 }
 
-/// Whether a time has come that is given as [`Deadline::order`].
+/// Whether a time has come that is given as [`Deadline::order`]. What dies while a call goes on makes room for the next.
 #[inline]
 pub(super) fn is_due(order: u64, now: &impl Now) -> bool {
-    order != u64::MAX && now.has_reached(Tick::from_nanoseconds(order))
+    order != u64::MAX && now.had_reached(Tick::from_nanoseconds(order))
 }

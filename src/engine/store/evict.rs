@@ -339,7 +339,8 @@ impl<K, V> Gone<K, V> {
 
     /// One by one: what panics of one that made room is no business of who needed it.
     pub(super) fn drop_all(self) {
-        panics::drop_all(self.first.into_iter().chain(self.more));
+        panics::drop_all(self.first);
+        panics::drop_all(self.more);
         drop(self.key);
     }
 }

@@ -17,10 +17,16 @@ pub(super) struct Kept {
 /// Neither has a place in the entry, where all would pay for it.
 #[derive(Default)]
 struct Extra {
-    /// Until when an entry may live however often it is read: where they die idle, and what is in the entry is the
-    /// sooner of both.
-    own: Option<Vec<Deadline>>,
+    /// Where entries die idle: what is in the entry is then the sooner of that and its own deadline.
+    own: Option<OwnDeadlines>,
     tags: TagSets,
+}
+
+/// Until when entries may live however often they are read.
+struct OwnDeadlines {
+    buckets: usize,
+    /// Empty as long as none has one: then a hit has one line of memory less to wait for.
+    deadlines: Vec<Deadline>,
 }
 
 /// What was kept of the entries of a table that they leave.
@@ -32,7 +38,7 @@ pub(super) struct KeptMarks {
 impl Kept {
     /// From now on with the deadlines that entries have beside the one of who is idle.
     pub(super) fn dies_idle(&mut self, buckets: usize) {
-        self.extra.get_or_insert_default().own = Some(vec![Deadline::PERSISTENT; buckets]);
+        self.extra.get_or_insert_default().own = Some(OwnDeadlines::new(buckets));
     }
 
     /// Whether entries may change their places only by [`relocate`](Self::relocate).
@@ -73,7 +79,7 @@ impl Kept {
     /// Until when what is in this bucket may live, however often it is read; none where that is all there is to it.
     #[inline]
     pub(super) fn own(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.own.as_ref()?[bucket])
+        Some(self.extra.as_ref()?.own.as_ref()?.get(bucket))
     }
 
     /// A value was written to this bucket: it may live until then, and has these tags.
@@ -90,7 +96,7 @@ impl Kept {
     #[inline]
     pub(super) fn set_own(&mut self, bucket: usize, own: Deadline) {
         if let Some(owns) = self.extra.as_mut().and_then(|extra| extra.own.as_mut()) {
-            owns[bucket] = own;
+            owns.set(bucket, own);
         }
     }
 
@@ -115,7 +121,7 @@ impl Kept {
         let room = self.room.as_mut().map(|room| room.resize(buckets));
         let extra = self.extra.take();
         if let Some(before) = &extra {
-            let own = before.own.as_ref().map(|_| vec![Deadline::PERSISTENT; buckets]);
+            let own = before.own.as_ref().map(|_| OwnDeadlines::new(buckets));
             self.extra = Some(Box::new(Extra { own, tags: TagSets::default() }));
         }
         KeptMarks { room, extra }
@@ -127,7 +133,7 @@ impl Kept {
             room.relocate(marks, from, to);
         }
         let Some(before) = &mut marks.extra else { return };
-        if let Some(own) = before.own.as_ref().map(|own| own[from]) {
+        if let Some(own) = before.own.as_ref().map(|own| own.get(from)) {
             self.set_own(to, own);
         }
         if let Some(tags) = before.tags.remove(from) {
@@ -139,11 +145,33 @@ impl Kept {
 impl KeptMarks {
     /// As [`Kept::own`].
     pub(super) fn own(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.own.as_ref()?[bucket])
+        Some(self.extra.as_ref()?.own.as_ref()?.get(bucket))
     }
 
     /// As [`Kept::is_removed`].
     pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
+    }
+}
+
+impl OwnDeadlines {
+    fn new(buckets: usize) -> Self {
+        Self { buckets, deadlines: Vec::new() }
+    }
+
+    #[inline]
+    fn get(&self, bucket: usize) -> Deadline {
+        self.deadlines.get(bucket).copied().unwrap_or(Deadline::PERSISTENT)
+    }
+
+    #[inline]
+    fn set(&mut self, bucket: usize, deadline: Deadline) {
+        if self.deadlines.is_empty() {
+            if deadline == Deadline::PERSISTENT {
+                return;
+            }
+            self.deadlines = vec![Deadline::PERSISTENT; self.buckets];
+        }
+        self.deadlines[bucket] = deadline;
     }
 }

@@ -37,6 +37,13 @@ const FARTHEST: usize = 8 * SAMPLE;
 /// as large.
 const STANDBY: usize = 2;
 
+/// The second of a sample leaves without another look where it is worth an eighth more at most: in the bits of an
+/// `f32`.
+const NEARLY: u64 = 1 << 20;
+
+/// In a rank, below the worth.
+const ELAPSED_BITS: u32 = 8;
+
 /// What is told at a time to those who share the experience, at most.
 const BATCH: usize = 64;
 
@@ -51,7 +58,7 @@ pub(super) struct Policy {
     /// The bucket that is looked at next.
     cursor: usize,
     standby: [usize; STANDBY],
-    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample is for two.
+    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample may do for two.
     next: Option<(usize, u16)>,
     /// A state of xorshift, never zero.
     random: u64,
@@ -72,15 +79,14 @@ pub(super) enum Look {
     Live,
 }
 
-/// One who may leave: the least goes first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Candidate {
-    /// Its worth, and then how young it is.
-    rank: u64,
-    bucket: usize,
+/// Those who may leave, in their order: who is worth the least, and then the oldest.
+struct Least {
+    ranks: [u64; STANDBY + 2],
+    buckets: [usize; STANDBY + 2],
 }
 
-const NOBODY: Candidate = Candidate { rank: u64::MAX, bucket: usize::MAX };
+/// No bucket.
+const NOBODY: usize = usize::MAX;
 
 impl Policy {
     /// Of the first shard of a cache. The same seed and the same calls choose the same victims.
@@ -100,7 +106,7 @@ impl Policy {
             clock: 0,
             came: 0,
             cursor: 0,
-            standby: [NOBODY.bucket; STANDBY],
+            standby: [NOBODY; STANDBY],
             next: None,
             random: seed | 1,
             experience,
@@ -123,7 +129,7 @@ impl Policy {
     /// The table has so many buckets now. Gives out what was known of the old ones, for [`relocate`](Self::relocate).
     pub(super) fn resize(&mut self, buckets: usize) -> Words {
         self.cursor = 0;
-        self.standby = [NOBODY.bucket; STANDBY];
+        self.standby = [NOBODY; STANDBY];
         self.next = None;
         mem::replace(&mut self.words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
@@ -171,7 +177,7 @@ impl Policy {
         {
             return Some(bucket);
         }
-        let mut least = [NOBODY; STANDBY + 2];
+        let mut least = Least::new();
         for bucket in self.standby {
             if self.words.get_mut(bucket).is_some_and(|word| *word.get_mut() != 0)
                 && self.consider(bucket, spared, &mut look, &mut least)
@@ -181,9 +187,8 @@ impl Policy {
         }
         let (mut seen, mut steps) = (0, 0);
         // As long as there is nobody, all are looked at: those who would give no room count for nothing.
-        while steps < self.words.len() && (least[0] == NOBODY || seen < SAMPLE && steps < FARTHEST)
-        {
-            let most = if least[0] == NOBODY { SAMPLE } else { SAMPLE - seen };
+        while steps < self.words.len() && (least.is_empty() || seen < SAMPLE && steps < FARTHEST) {
+            let most = if least.is_empty() { SAMPLE } else { SAMPLE - seen };
             let (sample, count, end) = self.sample(most);
             for &bucket in &sample[..count] {
                 if self.consider(bucket as usize, spared, &mut look, &mut least) {
@@ -194,10 +199,11 @@ impl Policy {
             steps += end - self.cursor;
             self.cursor = if end == self.words.len() { 0 } else { end };
         }
-        let [first, next, rest @ ..] = least.map(|candidate| candidate.bucket);
+        let [first, next, rest @ ..] = least.buckets;
         self.standby = rest;
-        self.next = (next != NOBODY.bucket).then(|| (next, *self.words[next].get_mut()));
-        (least[0] != NOBODY).then_some(first)
+        let is_near = least.ranks[1] >> ELAPSED_BITS <= (least.ranks[0] >> ELAPSED_BITS) + NEARLY;
+        self.next = (next != NOBODY && is_near).then(|| (next, *self.words[next].get_mut()));
+        (first != NOBODY).then_some(first)
     }
 
     /// The next buckets that are not empty, at most so many, how many there are, and where it stopped. Nothing here
@@ -206,13 +212,14 @@ impl Policy {
     fn sample(&mut self, most: usize) -> ([u32; SAMPLE + 1], usize, usize) {
         let mut sample = [0; SAMPLE + 1];
         let (mut count, mut end) = (0, self.cursor);
-        for word in &mut self.words[self.cursor..] {
-            if count == most || end == self.cursor + FARTHEST {
-                break;
-            }
+        let farthest = self.words.len().min(self.cursor + FARTHEST);
+        for word in &mut self.words[self.cursor..farthest] {
             sample[count] = end as u32;
             count += usize::from(*word.get_mut() != 0);
             end += 1;
+            if count == most {
+                break;
+            }
         }
         (sample, count, end)
     }
@@ -224,7 +231,7 @@ impl Policy {
         bucket: usize,
         spared: Option<usize>,
         look: &mut impl FnMut(usize) -> Look,
-        least: &mut [Candidate; STANDBY + 2],
+        least: &mut Least,
     ) -> bool {
         if Some(bucket) == spared {
             return false;
@@ -235,12 +242,9 @@ impl Policy {
             Look::Live => {}
         }
         let word = self.current(bucket);
-        let elapsed = word.elapsed(self.clock);
         let worth = self.experience.worth(word.class(), word.age(self.clock));
-        let rank = u64::from(worth) << 8 | u64::from(u8::MAX - elapsed);
-        if rank < least[STANDBY + 1].rank {
-            insert(least, Candidate { rank, bucket });
-        }
+        let younger = u64::from(u8::MAX - word.elapsed(self.clock));
+        least.put(u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
 
@@ -299,11 +303,31 @@ impl Policy {
     }
 }
 
-/// Puts one in its order among the least; the greatest falls out.
-fn insert(least: &mut [Candidate], mut candidate: Candidate) {
-    for place in least {
-        if candidate.rank < place.rank {
-            mem::swap(place, &mut candidate);
+impl Least {
+    fn new() -> Self {
+        Self { ranks: [u64::MAX; STANDBY + 2], buckets: [NOBODY; STANDBY + 2] }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.buckets[0] == NOBODY
+    }
+
+    /// Puts one in its order; the last falls out. Who comes first stays before its equals.
+    #[inline]
+    fn put(&mut self, rank: u64, bucket: usize) {
+        let Self { ranks, buckets } = self;
+        if rank >= ranks[STANDBY + 1] {
+            return;
+        }
+        // From the last to the first, and without a branch: each that is behind goes one further.
+        for at in (0..STANDBY + 2).rev() {
+            let before = at.saturating_sub(1);
+            let moves = at > 0 && rank < ranks[before];
+            let stays = rank >= ranks[at];
+            let (new_rank, new_bucket) =
+                if moves { (ranks[before], buckets[before]) } else { (rank, bucket) };
+            ranks[at] = if stays { ranks[at] } else { new_rank };
+            buckets[at] = if stays { buckets[at] } else { new_bucket };
         }
     }
 }

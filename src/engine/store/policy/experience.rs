@@ -20,6 +20,9 @@ const REMEMBERED: f32 = 4_096.0;
 /// So many waits are needed until those of a class count more than those of all.
 const DOUBT: f32 = 8.0;
 
+/// A power of two: what a mask lets through is in bounds.
+const PLACES: usize = 16;
+
 /// How a wait ended: of which class, and at which age.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ending {
@@ -29,7 +32,7 @@ pub(super) enum Ending {
 
 pub(super) struct Experience {
     /// As bits of an `f32`: of what is not negative, these have the same order.
-    worths: [[AtomicU32; AGES]; CLASSES],
+    worths: [[AtomicU32; PLACES]; PLACES],
     waits: Mutex<Waits>,
 }
 
@@ -50,9 +53,11 @@ struct Class {
 impl Experience {
     pub(super) fn new() -> Self {
         let waits = Waits { classes: [Class::default(); CLASSES], next: 0 };
+        const { assert!(AGES <= PLACES && CLASSES <= PLACES) };
         let worths = Class::default().worths(&Class::default()).map(f32::to_bits);
+        let worth = |age: usize| AtomicU32::new(worths.get(age).copied().unwrap_or_default());
         Self {
-            worths: std::array::from_fn(|_| worths.map(AtomicU32::new)),
+            worths: std::array::from_fn(|_| std::array::from_fn(worth)),
             waits: Mutex::new(waits),
         }
     }
@@ -60,7 +65,7 @@ impl Experience {
     /// What it is worth to keep an entry; of two, the greater is to be kept.
     #[inline]
     pub(super) fn worth(&self, class: u8, age: u8) -> u32 {
-        self.worths[usize::from(class)][usize::from(age)].load(Relaxed)
+        self.worths[usize::from(class) % PLACES][usize::from(age) % PLACES].load(Relaxed)
     }
 
     /// Where another adds just now, nothing is added, and nobody waits.
@@ -111,10 +116,10 @@ impl Class {
         let chances = self.chances(all);
         std::array::from_fn(|age| {
             let (mut waits, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0_f32);
-            for (chance, width) in chances.iter().zip(WIDTHS).skip(age) {
+            for (chance, width) in chances[age..].iter().zip(&WIDTHS[age..]) {
                 hits += waits * chance;
                 // Who is hit within this age is so in the midst of it.
-                time += waits * f32::from(width) * (1.0 - chance / 2.0);
+                time += waits * f32::from(*width) * (1.0 - chance / 2.0);
                 waits *= 1.0 - chance;
                 best = best.max(hits / time);
             }
