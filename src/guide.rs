@@ -28,7 +28,7 @@
 //!
 //! | name | |
 //! | --- | --- |
-//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, the [dashboard](dashboard) and sessions to put and read on one page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
+//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, the [dashboard] and sessions to put and read on one page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
 //! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
 //! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
