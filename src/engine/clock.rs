@@ -69,6 +69,11 @@ impl Clock {
         Clock { epoch, source: kernel.map_or(Source::Real, Source::Kernel) }
     }
 
+    /// Whether time may stand still, as in tests: then what happens one after the other has one stamp.
+    pub(crate) fn may_pause(&self) -> bool {
+        matches!(self.source, Source::Tokio(_))
+    }
+
     #[inline]
     pub(crate) fn now(&self) -> Tick {
         let tick = match &self.source {

@@ -252,6 +252,33 @@ async fn a_callback_that_never_waits_gives_others_their_turn() {
     assert!(turns >= MANY / 256, "{turns}");
 }
 
+/// In the order in which they left, though they all did so at one instant, and others look at the streams meanwhile.
+#[tokio::test(start_paused = true)]
+async fn who_looks_at_a_stream_changes_no_order() {
+    let cache = cache();
+    let mut events = cache.events_lossless(1);
+    let (looked, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let looks = std::thread::spawn({
+        let (cache, looked, done) = (cache.clone(), looked.clone(), done.clone());
+        move || {
+            while done.load(Relaxed) == 0 {
+                cache.stats();
+                looked.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let mut key = 0;
+    while key < 20_000 || looked.load(Relaxed) < 1_000 {
+        unconstrained(leave(&cache, key)).await;
+        key += 1;
+    }
+    done.store(1, Relaxed);
+    looks.join().unwrap();
+    for key in 0..key {
+        assert_eq!(unconstrained(events.recv()).await.unwrap().key, key);
+    }
+}
+
 /// A call that is pending because its task has had its turn has taken nothing, though there is something.
 #[tokio::test(start_paused = true)]
 async fn a_spent_budget_takes_nothing() {

@@ -100,7 +100,8 @@ impl<K, V> Publisher<K, V> {
         }
         let log = match self.log.try_lock() {
             Ok(log) => log,
-            Err(_) if self.journal.meets_crowd() => return,
+            // What has gathered is told by its stamps.
+            Err(_) if !self.clock.may_pause() && self.journal.meets_crowd() => return,
             Err(_) => self.lock(),
         };
         self.change_locked(log, |log, after| self.catch_up(log, after));
