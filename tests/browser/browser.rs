@@ -47,7 +47,7 @@ pub(crate) struct Browser {
 impl Browser {
     pub(crate) async fn start() -> Self {
         let turn = BROWSERS.acquire().await.expect("it is never closed");
-        let driver = Driver::start();
+        let mut driver = Driver::start();
         let capabilities = json!({
             "browserName": "chrome",
             "goog:loggingPrefs": { "browser": "ALL" },
@@ -67,6 +67,8 @@ impl Browser {
             .connect(&format!("http://127.0.0.1:{}", driver.port))
             .await;
         let client = client.expect("Chromium can be started: run scripts/browser.sh");
+        let told = client.capabilities().and_then(|told| told.get("goog:processID")?.as_u64());
+        driver.browser = told;
         Self { client, driver, _turn: turn }
     }
 
@@ -146,9 +148,9 @@ impl Browser {
         usage["usedSize"].as_f64().expect("it is a number") as u64
     }
 
-    pub(crate) async fn close(self) {
-        self.client.close().await.expect("the browser can be closed");
-        drop(self.driver);
+    pub(crate) async fn close(mut self) {
+        self.client.clone().close().await.expect("the browser can be closed");
+        self.driver.browser = None;
     }
 
     async fn issue(&self, command: Vendor) -> Result<Value, CmdError> {
@@ -178,6 +180,8 @@ impl WebDriverCompatibleCommand for Vendor {
 struct Driver {
     child: Child,
     port: u16,
+    /// Which process the browser is: it outlives its driver.
+    browser: Option<u64>,
 }
 
 impl Driver {
@@ -196,13 +200,16 @@ impl Driver {
         });
         let port = port.expect("chromedriver says where it listens");
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        Self { child, port }
+        Self { child, port, browser: None }
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Told so, it ends its browser, too.
+        // Where a test fails, it was not closed.
+        if let Some(browser) = self.browser {
+            let _ = Command::new("kill").arg(browser.to_string()).status();
+        }
         let told = Command::new("kill").arg(self.child.id().to_string()).status();
         let start = Instant::now();
         while told.is_ok() && start.elapsed() < Duration::from_secs(10) {
