@@ -1,8 +1,11 @@
 //! Ten million entries to a file and back, beside the same bytes written and read alone.
 //!
 //! `cargo bench --bench snapshot --features serde` (about 2 minutes, 3 GB of memory, 1 GB of disk; `-- FOLDER` says where,
-//! else the folder of temporary files). All is synced. Each in turns, three times; the table has the best of each.
+//! else the folder of temporary files). All is synced. Each in turns, three times; the table has the best of each. The
+//! processor time is of both threads, the one that copies and encodes and the one that writes, for each entry.
 //! While a snapshot is written, a thread reads: how late it was says how long locks were held.
+
+mod measure;
 
 use std::{
     env, fs,
@@ -16,72 +19,79 @@ use std::{
 use fleeting::{Cache, Sweep};
 use tokio::runtime::Runtime;
 
-const ENTRIES: u64 = 10_000_000;
 const ROUNDS: usize = 3;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 type Sessions = Cache<u64, String>;
 
 fn main() {
+    let entries = if measure::is_quick() { 1_000_000 } else { 10_000_000 };
     let folder = env::args().skip(1).find(|arg| !arg.starts_with("--"));
     let folder = folder.map_or_else(env::temp_dir, Into::into);
     let file = folder.join(format!("fleeting-{}.snapshot", std::process::id()));
     let runtime = Runtime::new().expect("a runtime");
-    let cache = runtime.block_on(filled());
-    println!("| | MB | written in s | the same bytes alone | times | read in s | alone |");
-    println!("|{}", " --- |".repeat(7));
+    let cache = runtime.block_on(filled(entries));
+    println!(
+        "| | MB | written in s | the same bytes alone | times | processor time | alone | read in s | alone |"
+    );
+    println!("|{}", " --- |".repeat(9));
     for is_compressed in [false, true] {
-        let mut best = [Duration::MAX; 4];
+        let mut best = [Duration::MAX; 6];
         let mut bytes = Vec::new();
         let mut late = Duration::ZERO;
         for _ in 0..ROUNDS {
-            let (written, latest) =
-                watched(&cache, || timed(|| runtime.block_on(write(&cache, &file, is_compressed))));
+            let write = || runtime.block_on(write(&cache, &file, entries, is_compressed));
+            let ((written, processor), latest) = watched(&cache, entries, || timed(write));
             late = late.max(latest);
             bytes = fs::read(&file).expect("it was written");
-            let read = timed(|| runtime.block_on(read(&file)));
-            let read_alone = timed(|| read_bytes(&file));
+            let (read, _) = timed(|| runtime.block_on(read(&file, entries)));
+            let (read_alone, _) = timed(|| read_bytes(&file));
             fs::remove_file(&file).expect("it is there");
-            let written_alone = timed(|| write_bytes(&bytes, &file));
-            for (best, now) in best.iter_mut().zip([written, written_alone, read, read_alone]) {
+            let (alone, processor_alone) = timed(|| write_bytes(&bytes, &file));
+            let all = [written, alone, processor, processor_alone, read, read_alone];
+            for (best, now) in best.iter_mut().zip(all) {
                 *best = now.min(*best);
             }
         }
-        let [written, written_alone, read, read_alone] = best.map(|best| best.as_secs_f64());
+        let [written, alone, processor, processor_alone, read, read_alone] =
+            best.map(|best| best.as_secs_f64());
+        let each = |seconds: f64| format!("{:.0} ns", 1e9 * seconds / entries as f64);
         println!(
-            "| {} | {} | {written:.2} | {written_alone:.2} | {:.2} | {read:.2} | {read_alone:.2} |",
+            "| {} | {} | {written:.2} | {alone:.2} | {:.2} | {} | {} | {read:.2} | {read_alone:.2} |",
             if is_compressed { "LZ4" } else { "plain" },
             bytes.len() / 1_000_000,
-            written / written_alone,
+            written / alone,
+            each(processor),
+            each(processor_alone),
         );
         println!("\nA reader meanwhile waited {late:?} at most.\n");
     }
     let _ = fs::remove_file(&file);
 }
 
-async fn filled() -> Sessions {
+async fn filled(entries: u64) -> Sessions {
     let cache = Cache::builder().sweep(Sweep::manual()).build();
-    for key in 0..ENTRIES {
+    for key in 0..entries {
         let value = format!("session of user {key}, who came by the door {}", key % 100);
         cache.set_ex(key, value, HOUR + Duration::from_millis(key)).await;
     }
     cache
 }
 
-async fn write(cache: &Sessions, file: &Path, is_compressed: bool) {
+async fn write(cache: &Sessions, file: &Path, entries: u64, is_compressed: bool) {
     let mut file = tokio::fs::File::create(file).await.expect("a file");
     let written = match is_compressed {
         false => cache.snapshot(&mut file).await,
         true => cache.snapshot_compressed(&mut file).await,
     };
-    assert_eq!(written.expect("it is written"), ENTRIES);
+    assert_eq!(written.expect("it is written"), entries);
     file.sync_all().await.expect("it is on the disk");
 }
 
-async fn read(file: &Path) {
+async fn read(file: &Path, entries: u64) {
     let cache: Sessions = Cache::builder().sweep(Sweep::manual()).build();
     let file = tokio::fs::File::open(file).await.expect("it was written");
-    assert_eq!(cache.restore(file).await.expect("it is whole"), ENTRIES);
+    assert_eq!(cache.restore(file).await.expect("it is whole"), entries);
 }
 
 fn write_bytes(bytes: &[u8], file: &Path) {
@@ -99,7 +109,7 @@ fn read_bytes(file: &Path) {
 }
 
 /// Also how long a reader waited at most.
-fn watched(cache: &Sessions, work: impl FnOnce() -> Duration) -> (Duration, Duration) {
+fn watched<T>(cache: &Sessions, entries: u64, work: impl FnOnce() -> T) -> (T, Duration) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -110,7 +120,7 @@ fn watched(cache: &Sessions, work: impl FnOnce() -> Duration) -> (Duration, Dura
                     break;
                 }
                 let begin = Instant::now();
-                let found = reader.block_on(cache.get(&(key % ENTRIES)));
+                let found = reader.block_on(cache.get(&(key % entries)));
                 latest = latest.max(begin.elapsed());
                 assert!(found.is_some());
                 thread::sleep(Duration::from_micros(100));
@@ -123,8 +133,9 @@ fn watched(cache: &Sessions, work: impl FnOnce() -> Duration) -> (Duration, Dura
     })
 }
 
-fn timed(work: impl FnOnce()) -> Duration {
-    let begin = Instant::now();
+/// How long it took, and how much processor time.
+fn timed(work: impl FnOnce()) -> (Duration, Duration) {
+    let (begin, processor) = (Instant::now(), measure::process_time());
     work();
-    begin.elapsed()
+    (begin.elapsed(), measure::process_time() - processor)
 }

@@ -39,7 +39,7 @@ async fn main() {
     assert_eq!(d.ttl("a").await, Ttl::Missing);
 
     // What it was made for: the keys that live are the requests of the last minute.
-    // `replay.rs` does it for many clients at once.
+    // `replay` does it for many clients at once.
     let requests = Cache::new();
     for number in 0..8 {
         // allowed = len(d) < 3

@@ -10,11 +10,11 @@
 //! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
 //! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
 //! | [`dashboard`] | a page of all caches and limiters, live, behind your login (feature `dashboard`) |
-//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum |
+//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum: behind authentication, for tonic |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
-//! | [`recipes`] | tokens, codes, idempotency, debounce, flags, sessions: small programs |
+//! | [`recipes`] | tokens, codes, idempotency, debounce, jobs with retries, flags, sessions: small programs |
 //! | [`from_moka`] | the calls of moka beside these |
-//! | [`from_others`] | the calls of quick_cache, retainer, Redis, TimedDict and pyttl beside these |
+//! | [`from_others`] | the calls of quick_cache, retainer, Redis, TimedDict, pyttl and dirq beside these |
 //! | [`from_governor`] | the calls of governor and tower-governor beside these |
 //! | [`sets`] | members that die when their score is old |
 //! | [`timeout_dict`] | deadlines that workers pull |
@@ -36,6 +36,7 @@
 //! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
 //! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
 //! | `spool_worker.py` | takes what `service --spool DIR` wrote, with the Python package `dirq` |
+//! | `tower_sessions` | a store for tower-sessions, whose sessions end on time |
 //! | `opentelemetry` | what all this tells of itself, handed to OpenTelemetry |
 //! | `first_steps`, `events`, `custom_sweep` | one idea each |
 //! | `migrate_timed_dict`, `migrate_ttl_dict` | the calls of two Python libraries beside these |

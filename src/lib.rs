@@ -23,8 +23,28 @@
 //!
 //! The [guide] has a page for each of the other types: rate limits, sets, the timeout dictionary, the same verbs on
 //! Redis, and directory queues.
-//! Its [recipes](guide::recipes) are small programs for common jobs, and who comes from
-//! [moka](guide::from_moka), [governor](guide::from_governor) or [another](guide::from_others) finds each call beside ours.
+//!
+//! Small programs for common jobs:
+//! [tokens with their own expiry](guide::recipes#tokens-with-their-own-expiry),
+//! [one-time codes](guide::recipes#one-time-codes),
+//! [idempotency keys](guide::recipes#idempotency-keys),
+//! [deduplication](guide::recipes#deduplication),
+//! [debounce](guide::recipes#debounce),
+//! [a job scheduler with retries](guide::recipes#a-job-scheduler-with-retries),
+//! [feature flags](guide::recipes#feature-flags),
+//! [sessions with an audit log](guide::recipes#sessions-with-an-audit-log),
+//! [a store for tower-sessions](guide#examples),
+//! [limits by user and address](guide::rate_limits#behind-authentication),
+//! [limits of gRPC](guide::rate_limits#grpc-with-tonic),
+//! [a static cache, also in tests](guide::handles#a-static-cache),
+//! [calls from code that is not async](guide::recipes#from-code-that-is-not-async),
+//! [values too large to clone](guide::recipes#values-too-large-to-clone).
+//!
+//! Each call beside ours, for who comes from
+//! [moka](guide::from_moka), [quick_cache](guide::from_others#quick_cache), [retainer](guide::from_others#retainer),
+//! [governor, tower-governor](guide::from_governor), [Redis](guide::from_others#redis),
+//! [TimedDict](guide::from_others#timeddict-python), [pyttl](guide::from_others#ttldict-pyttl) or
+//! [dirq](guide::from_others#dirq-python).
 //!
 //! # Words
 //!

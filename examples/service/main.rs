@@ -42,6 +42,7 @@
 //! It logs to stderr what `RUST_LOG` says, such as `info,fleeting=debug`; without it, what is worth knowing.
 
 mod backend;
+mod prometheus;
 mod snapshot;
 
 use std::{
@@ -72,7 +73,6 @@ use axum::{
 };
 use clap::{Parser, builder::RangedU64ValueParser};
 use futures_util::{Stream, StreamExt};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::{
@@ -83,7 +83,10 @@ use tokio::{
 };
 use tracing_subscriber::{filter::Targets, prelude::*};
 
-use self::backend::{Client, Requests, Sessions};
+use self::{
+    backend::{Client, Requests, Sessions},
+    prometheus::Page,
+};
 use fleeting::{Lagged, Limited, Spool, SpoolStats, TrustedProxies, Ttl, dirq::QueueSimple};
 
 const MAX_ID_BYTES: usize = 256;
@@ -102,12 +105,6 @@ const OPERATORS: [&str; 5] = ["/", "/page.js", "/stats", "/metrics", "/healthz"]
 
 /// Where the dashboard is, with all that it asks for.
 const DASHBOARD: &str = "/fleeting";
-
-/// Of the histograms of `/metrics`, in seconds.
-const BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0, 60.0];
-
-/// How often the recorder sorts what it was told into these.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The page loads nothing from anywhere, and talks to nobody but this service.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -165,7 +162,7 @@ async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
     })?;
     let address = listener.local_addr()?;
 
-    let recorder = record()?;
+    let recorder = Page::install()?;
     let client = backend::connect(&args.redis).await?;
     let mut service = Service::start(&args, client.as_ref(), recorder).await?;
     let sessions = service.sessions.clone();
@@ -222,19 +219,6 @@ fn log() -> Result<(), String> {
 fn is_for_operators(path: &str) -> bool {
     let below = path.strip_prefix(DASHBOARD);
     OPERATORS.contains(&path) || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Installs what figures are told to.
-fn record() -> Result<PrometheusHandle, Box<dyn std::error::Error>> {
-    let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
-    let upkeep = recorder.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(UPKEEP).await;
-            upkeep.run_upkeep();
-        }
-    });
-    Ok(recorder)
 }
 
 /// All at once, so that who reads the first line can close the pipe.
@@ -304,7 +288,7 @@ struct Service {
     requests: Requests,
     lag: watch::Receiver<Lag>,
     spool: Option<Spool>,
-    recorder: PrometheusHandle,
+    recorder: Page,
     started: Instant,
 }
 
@@ -337,11 +321,7 @@ struct Lag {
 }
 
 impl Service {
-    async fn start(
-        args: &Args,
-        client: Option<&Client>,
-        recorder: PrometheusHandle,
-    ) -> Result<Self, Error> {
+    async fn start(args: &Args, client: Option<&Client>, recorder: Page) -> Result<Self, Error> {
         let sessions = Sessions::new(client)?;
         let requests = Requests::new(client, args.per_session)?;
         let lag = watch_lag(&sessions).await?;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::error::SnapshotError;
 use self::{
-    read::{Arrival, read},
+    read::{Arrival, Stored, read},
     write::write,
 };
 use super::Cache;
@@ -24,7 +24,7 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Writes the live entries, with what is left of their TTLs, for [`restore`](Cache::restore) in another process;
+    /// Writes the live entries, with what is left of their TTLs and with their tags, for [`restore`](Cache::restore) in another process;
     /// returns how many.
     ///
     /// Others read and write meanwhile. It is weakly consistent: an entry that is there all the time is in it, with a
@@ -101,13 +101,13 @@ where
     /// that was set back counts as no time at all.) Those that have died meanwhile are left out, without an event.
     ///
     /// What dies idle ([`time_to_idle`](super::Builder::time_to_idle)) begins anew to be idle, up to its own deadline, if
-    /// it had not died. Tags are not in a snapshot.
+    /// it had not died.
     ///
     /// All is read and checked before anything changes. Until then the entries are held beside the cache, which so takes
     /// the memory of a table of them more: what they point to (the bytes of a `String`) is only moved. Nothing is read
     /// beyond the end of the snapshot, so one file may have several, or something else behind it.
     ///
-    /// Then each entry is put as by [`set_ex`](Cache::set_ex): what a key had before is replaced, later writes replace
+    /// Then each entry is put as by [`set_tagged`](Cache::set_tagged), with the tags that it had: what a key had before is replaced, later writes replace
     /// it, and where the cache has a bound, others leave for it. Keys that the snapshot does not have stay. Others read
     /// and write meanwhile, and may see a part of it.
     ///
@@ -130,11 +130,12 @@ where
         let clock = &self.shared.clock;
         let entries = read(clock, reader).await?;
         let mut count = 0;
-        let mut arrival = Arrival::new(entries, |key, value, deadline| {
+        let mut arrival = Arrival::new(entries, |Stored { key, value, until, tags }| {
             // It may have died since it was read.
-            if !clock.is_dead(deadline) {
+            if !clock.is_dead(until) {
                 count += 1;
-                self.put(key, value, &self.call(), |_| deadline);
+                let tags = tags.map_or_else(Vec::new, |tags| *tags);
+                self.put_tagged(key, value, tags, &self.call(), until);
             }
         });
         while arrival.put_next() {

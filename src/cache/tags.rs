@@ -6,7 +6,11 @@ use std::{
 };
 
 use super::Cache;
-use crate::engine::{coop, store::Written};
+use crate::engine::{
+    clock::{CallTime, Deadline},
+    coop,
+    store::Written,
+};
 
 impl<K, V, S> Cache<K, V, S>
 where
@@ -48,15 +52,7 @@ where
             coop::proceed().await;
             let call = self.call();
             let until = self.until(Some(ttl), &call);
-            let failure = self.failure_at(&key);
-            let tags = self.shared.store.tags(tags);
-            let written = self.shared.store.put(key, value, tags, &call, |_| Some(until));
-            self.forget_failure(failure);
-            self.end(&call);
-            match written {
-                Written::Put { replaced, .. } => replaced,
-                Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
-            }
+            self.put_tagged(key, value, tags, &call, until)
         }
     }
 
@@ -68,5 +64,25 @@ where
         coop::proceed().await;
         self.shared.store.remove_tag(tag, &self.shared.clock);
         self.shared.publisher.flush();
+    }
+
+    /// Puts a value that has tags of these names.
+    pub(super) fn put_tagged(
+        &self,
+        key: K,
+        value: V,
+        tags: Vec<Box<str>>,
+        call: &CallTime<'_>,
+        until: Deadline,
+    ) -> Option<V> {
+        let failure = self.failure_at(&key);
+        let tags = self.shared.store.tags(tags);
+        let written = self.shared.store.put(key, value, tags, call, |_| Some(until));
+        self.forget_failure(failure);
+        self.end(call);
+        match written {
+            Written::Put { replaced, .. } => replaced,
+            Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
+        }
     }
 }

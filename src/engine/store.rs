@@ -57,6 +57,8 @@ pub(crate) use self::copy::{Copied, CopyPass};
 pub use self::entry::{Cause, Event};
 #[cfg(feature = "redis")]
 pub(crate) use self::meetings::{Joined, Meetings};
+#[cfg(feature = "serde")]
+pub(crate) use self::tags::Tag;
 use self::{
     asked::Asked,
     bound::Bound,

@@ -175,6 +175,60 @@ async fn what_was_removed_by_a_tag_is_in_no_snapshot() {
     assert_eq!((cache.get(&1).await, cache.get(&2).await), (None, Some(2)));
 }
 
+/// With the names that they had, also where the cache has used these already.
+#[tokio::test]
+async fn tags_come_back_and_remove_what_has_them() {
+    let cache = Cache::new();
+    for n in 0..300_u64 {
+        match n % 3 {
+            0 => drop(cache.set(n, n).await),
+            1 => drop(cache.set_tagged(n, n, 100 * SECOND, ["one"]).await),
+            _ => drop(cache.set_tagged(n, n, 100 * SECOND, ["two", &format!("user {n}")]).await),
+        }
+    }
+    for is_compressed in [false, true] {
+        let bytes = written(&cache, is_compressed).await;
+        let again = Cache::new();
+        again.set_tagged(1_000, 0, 100 * SECOND, ["one"]).await;
+        again.set_tagged(0, 7, 100 * SECOND, ["one"]).await;
+        assert_eq!(again.restore(&bytes[..]).await.unwrap(), 300);
+        again.remove_tag("user 2").await;
+        assert_eq!((again.get(&2).await, again.get(&5).await), (None, Some(5)));
+        again.remove_tag("one").await;
+        let mut left: Vec<u64> = again.keys().collect();
+        left.sort();
+        let others = (0..300).filter(|n| n % 3 != 1 && *n != 2);
+        assert_eq!(
+            left,
+            others.collect::<Vec<_>>(),
+            "the untagged 0 has taken the tagged one's key"
+        );
+        // The cache that was written has its own.
+        assert_eq!(cache.get(&1).await, Some(1));
+        // What came back goes on, into the next one.
+        let third: Cache<u64, u64> = restored(&written(&again, is_compressed).await).await.unwrap();
+        third.remove_tag("two").await;
+        assert_eq!(third.live_len(), 100);
+    }
+}
+
+/// Those of a value that was put in the meantime are its own.
+#[tokio::test(start_paused = true)]
+async fn a_value_that_came_back_has_the_tags_of_its_snapshot_alone() {
+    let cache = Cache::new();
+    cache.set_tagged(1, 1, 10 * SECOND, ["then"]).await;
+    let bytes = written(&cache, false).await;
+    let again = Cache::new();
+    again.set_tagged(1, 2, 10 * SECOND, ["now"]).await;
+    again.remove_tag("then").await;
+    again.restore(&bytes[..]).await.unwrap();
+    again.remove_tag("now").await;
+    assert_eq!(again.get(&1).await, Some(1));
+    assert_eq!(again.ttl(&1).await, Ttl::Remaining(10 * SECOND));
+    again.remove_tag("then").await;
+    assert_eq!(again.get(&1).await, None);
+}
+
 #[tokio::test]
 async fn nothing_is_a_snapshot_too() {
     for is_compressed in [false, true] {
@@ -190,7 +244,11 @@ async fn truncations_and_flipped_bits_are_refused_whole() {
     let mut random = SmallRng::seed_from_u64(19);
     let cache = Cache::new();
     for n in 0..40 {
-        cache.set_ex(n, session(n), Duration::from_secs(1_000 + n)).await;
+        let ttl = Duration::from_secs(1_000 + n);
+        match n % 4 {
+            0 => cache.set_tagged(n, session(n), ttl, ["all", &n.to_string()]).await,
+            _ => cache.set_ex(n, session(n), ttl).await,
+        };
     }
     let target = Cache::new();
     target.set(7, session(70)).await;

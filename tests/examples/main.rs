@@ -23,3 +23,4 @@ mod service;
 mod service_on_redis;
 mod service_snapshot;
 mod service_spool;
+mod tower_sessions;

@@ -54,7 +54,8 @@ fn the_whole_log() {
     assert_eq!(report, expected(&log));
     assert_eq!(report["lines"], 10_000);
     assert_eq!(report["malformed"], json!({ "count": 1, "first_lines": [8_899] }));
-    assert_eq!(report["from"], "2015-05-17T10:05:03Z");
+    assert_eq!([&report["late"], &report["back_in_time"]], [9_447, 0]);
+    assert_eq!(report["from"], "2015-05-17T10:05:00Z");
     assert_eq!(report["to"], "2015-05-20T21:05:59Z");
 }
 
@@ -179,18 +180,37 @@ fn carriage_returns_change_nothing() {
 }
 
 #[test]
-fn back_in_time_is_now() {
+fn a_line_that_comes_late_is_put_in_its_place() {
+    // With what comes last but one, the log is 31, 60 and 61 seconds further than what comes last.
+    for (last, late) in [("10:30:30", 1), ("10:30:59", 1), ("10:31:00", 0)] {
+        let last = format!("17/May/2015:{last} +0000");
+        let log = log([
+            ("a", "17/May/2015:10:00:00 +0000"),
+            ("b", "17/May/2015:10:30:00 +0000"),
+            ("b", &last),
+            // In its place it keeps its session; at 10:30:00 that is dead.
+            ("a", "17/May/2015:10:29:59 +0000"),
+        ]);
+        let report = replayed(&log);
+        assert_eq!([&report["late"], &report["back_in_time"]], [late, 1 - late], "{last}");
+        assert_eq!(report["opened"], 3 - late, "{last}");
+        assert_eq!(report, expected(&log));
+    }
+}
+
+#[test]
+fn later_than_a_minute_is_now() {
     let log = log([
         ("a", "17/May/2015:10:00:00 +0000"),
         ("a", "17/May/2015:10:29:59 +0000"),
-        // An hour back: without the rule a session of its own.
+        // An hour late: without the rule a session of its own.
         ("a", "17/May/2015:09:29:59 +0000"),
         ("b", "01/Jan/1970:00:00:00 +0000"),
-        // Taken as 10:29:59, it is 30 minutes old at 10:59:59.
+        // Taken as 10:00:00, what was before it is dead by now.
         ("b", "17/May/2015:10:59:59 +0000"),
     ]);
     let report = replayed(&log);
-    assert_eq!(report["back_in_time"], 2);
+    assert_eq!([&report["late"], &report["back_in_time"]], [0, 2]);
     assert_eq!([&report["opened"], &report["expired"], &report["open"]], [3, 2, 1]);
     assert_eq!(report["seconds"]["max"], 1_799);
     assert_eq!(report, expected(&log));
@@ -272,7 +292,8 @@ fn what_people_read_says_the_same() {
     for line in [
         count("lines", "lines"),
         "      2 malformed: line 501, 502\n".to_owned(),
-        count("back_in_time", "back in time, taken as now"),
+        count("late", "up to a minute late, put in their places"),
+        count("back_in_time", "later than that, taken as now"),
         count("opened", "opened"),
         count("expired", "expired"),
         count("open", "still open"),
@@ -316,7 +337,7 @@ fn line() -> impl Strategy<Value = Line> {
     ];
     prop_oneof![
         20 => (client(), gap).prop_map(|(client, gap)| Line::After(client, gap)),
-        5 => (client(), 1..4_000_i64).prop_map(|(client, late)| Line::Late(client, late)),
+        5 => (client(), prop_oneof![0..70_i64, 1..4_000_i64]).prop_map(|(client, late)| Line::Late(client, late)),
         1 => Just(Line::Rubbish),
     ]
 }
@@ -360,19 +381,26 @@ fn expected(log: &[u8]) -> Value {
     let lines: Vec<&str> = log.strip_suffix('\n').unwrap_or(&log).split('\n').collect();
     let lines = if log.is_empty() { Vec::new() } else { lines };
     let mut malformed = Vec::new();
-    let mut times = Vec::new();
+    let mut times: Vec<i64> = Vec::new();
     let mut clients: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
-    let mut back_in_time = 0;
+    let (mut latest, mut late, mut back_in_time) = (i64::MIN, 0, 0);
     for (index, line) in lines.iter().enumerate() {
-        let Some((client, time)) = read(line) else {
+        let Some((client, said)) = read(line) else {
             malformed.push(index + 1);
             continue;
         };
-        let latest = times.last().copied().unwrap_or(time);
-        back_in_time += u64::from(time < latest);
-        times.push(time.max(latest));
-        clients.entry(client).or_default().push(time.max(latest));
+        let is_late = said < latest;
+        latest = latest.max(said);
+        // A minute behind the latest all is as it stays: what comes before that comes then.
+        let settled = times.iter().copied().filter(|time| *time <= latest - 60).max();
+        let time = settled.map_or(said, |settled| settled.max(said));
+        back_in_time += u64::from(time > said);
+        late += u64::from(is_late && time == said);
+        times.push(time);
+        clients.entry(client).or_default().push(time);
     }
+    times.sort();
+    clients.values_mut().for_each(|times| times.sort());
 
     let sessions: Vec<&[i64]> =
         clients.values().flat_map(|times| times.chunk_by(|a, b| b - a < 1_800)).collect();
@@ -406,6 +434,7 @@ fn expected(log: &[u8]) -> Value {
             "count": malformed.len(),
             "first_lines": malformed.iter().take(20).collect::<Vec<_>>(),
         },
+        "late": late,
         "back_in_time": back_in_time,
         "from": times.first().map(|time| iso(*time)),
         "to": times.last().map(|time| iso(*time)),

@@ -518,12 +518,15 @@ async fn prometheus_reads_its_figures() {
     );
     let page = response.text().await;
     for line in [
+        "# HELP fleeting_cache_hits_total Reads that found a live value.",
         "# TYPE fleeting_cache_hits_total counter",
         "fleeting_cache_hits_total{name=\"sessions\"} 2",
         "fleeting_cache_sets_total{name=\"sessions\"} 2",
         "fleeting_cache_resident{name=\"sessions\"} 1",
         "fleeting_cache_departures_total{name=\"sessions\",cause=\"expired\"} 1",
         "fleeting_cache_event_lag_seconds_bucket{name=\"sessions\",le=\"+Inf\"} 1",
+        "fleeting_cache_event_lag_seconds_bucket{name=\"sessions\",le=\"60\"} 1",
+        "fleeting_cache_event_lag_seconds_count{name=\"sessions\"} 1",
         "fleeting_limiter_denied_total{name=\"requests\"} 2",
         "fleeting_limiter_keys{name=\"clients\"} 1",
     ] {

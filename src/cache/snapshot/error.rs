@@ -15,7 +15,7 @@ pub enum SnapshotError {
     /// What the reader gave does not begin as a snapshot does.
     #[error("this is no snapshot of a cache")]
     NotASnapshot,
-    /// A later release of this crate wrote it.
+    /// Another release of this crate wrote it.
     #[error("the snapshot is of version {0}, which this release can't read")]
     Version(u16),
     /// It ends before its end: whoever wrote it was stopped, or it was cut.

@@ -5,28 +5,31 @@
 //!    another snapshot.
 //! 3. A frame tells how long its block is, and what checksum that has. The frame of no bytes is the end, and tells how
 //!    many entries there were.
-//! 4. A block is entries one after the other, each the MessagePack of `(left, more, key, value)` with the names of
+//! 4. A block is entries one after the other, each the MessagePack of `(left, more, tags, key, value)` with the names of
 //!    fields: see [`Left`].
 
-use std::{io::Cursor, time::Duration};
+use std::{io::Cursor, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 
 use super::error::SnapshotError;
-use crate::engine::clock::{Deadline, Tick};
+use crate::engine::{
+    clock::{Deadline, Tick},
+    store::Tag,
+};
 
 /// How many bytes a head has, and a frame.
 pub(super) const FRAME: usize = 32;
 
 const MAGIC: [u8; 8] = *b"fleeting";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const LZ4: u16 = 1;
 
 /// How many times its size a block of LZ4 may have when it is unpacked.
 const MOST_UNPACKED: u64 = 255;
 
-/// How few bytes an entry may have: four of its parts, and what tells that there are four.
-const LEAST_ENTRY: u64 = 5;
+/// How few bytes an entry may have: five of its parts, and what tells that there are five.
+const LEAST_ENTRY: u64 = 6;
 
 /// What a snapshot begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,9 @@ pub(super) struct Left {
     /// How much more that is where somebody reads it, in a cache whose entries die idle; the most there is, for ever.
     more: u64,
 }
+
+/// The names of the tags of an entry.
+struct Names<'a>(&'a [Arc<Tag>]);
 
 /// The checksum of all heads and frames so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +143,7 @@ impl Frame {
         &self,
         head: Head,
         stored: &[u8],
-        mut each: impl FnMut(Left, K, V),
+        mut each: impl FnMut(Left, Vec<Box<str>>, K, V),
     ) -> Result<(), SnapshotError>
     where
         K: DeserializeOwned,
@@ -157,10 +163,10 @@ impl Frame {
         };
         let mut from = rmp_serde::Deserializer::new(Cursor::new(plain));
         for _ in 0..self.entries {
-            let entry = <(Option<u64>, u64, K, V)>::deserialize(&mut from);
-            let (left, more, key, value) =
+            let entry = <(Option<u64>, u64, Vec<Box<str>>, K, V)>::deserialize(&mut from);
+            let (left, more, tags, key, value) =
                 entry.map_err(|error| SnapshotError::Decode(error.into()))?;
-            each(Left { left, more }, key, value);
+            each(Left { left, more }, tags, key, value);
         }
         if from.position() != plain.len() as u64 {
             return Err(SnapshotError::Decode("a block has more than its entries".into()));
@@ -216,6 +222,7 @@ impl Block {
     pub(super) fn push<K, V>(
         &mut self,
         Left { left, more }: Left,
+        tags: &[Arc<Tag>],
         key: &K,
         value: &V,
     ) -> Result<(), SnapshotError>
@@ -224,7 +231,7 @@ impl Block {
         V: Serialize,
     {
         let mut to = rmp_serde::Serializer::new(&mut self.plain).with_struct_map();
-        let entry = (left, more, key, value).serialize(&mut to);
+        let entry = (left, more, Names(tags), key, value).serialize(&mut to);
         entry.map_err(|error| SnapshotError::Encode(error.into()))?;
         self.entries += 1;
         Ok(())
@@ -266,6 +273,12 @@ impl Block {
         bytes[16..24].copy_from_slice(&self.entries_before.to_le_bytes());
         seal(self.chain, &mut bytes);
         (bytes, self.entries_before)
+    }
+}
+
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|tag| tag.name()))
     }
 }
 

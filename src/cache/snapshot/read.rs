@@ -20,11 +20,21 @@ use super::{
 use crate::engine::clock::{Clock, Deadline, wall_clock};
 
 /// Entries that were read and checked, block by block, so that the memory of each goes as it comes into the cache.
-pub(super) type Entries<K, V> = Vec<Vec<(K, V, Deadline)>>;
+pub(super) type Entries<K, V> = Vec<Vec<Stored<K, V>>>;
+
+/// An entry that was live when it was read.
+pub(super) struct Stored<K, V> {
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) until: Deadline,
+    /// Boxed: hardly any entry has some, and all are held at once.
+    #[allow(clippy::box_collection)]
+    pub(super) tags: Option<Box<Vec<Box<str>>>>,
+}
 
 /// Entries on their way into the cache: all of them come there, also where whoever awaits that gives up.
-pub(super) struct Arrival<K, V, P: FnMut(K, V, Deadline)> {
-    entries: Flatten<vec::IntoIter<Vec<(K, V, Deadline)>>>,
+pub(super) struct Arrival<K, V, P: FnMut(Stored<K, V>)> {
+    entries: Flatten<vec::IntoIter<Vec<Stored<K, V>>>>,
     put: P,
 }
 
@@ -57,9 +67,10 @@ where
             return Err(SnapshotError::Truncated);
         }
         let mut block = Vec::new();
-        frame.entries(head, &stored, |left, key, value| {
+        frame.entries(head, &stored, |left, tags, key, value| {
             if let Some(until) = left.until(now, away) {
-                block.push((key, value, until));
+                let tags = (!tags.is_empty()).then(|| Box::new(tags));
+                block.push(Stored { key, value, until, tags });
             }
         })?;
         entries.push(block);
@@ -68,7 +79,7 @@ where
     }
 }
 
-impl<K, V, P: FnMut(K, V, Deadline)> Arrival<K, V, P> {
+impl<K, V, P: FnMut(Stored<K, V>)> Arrival<K, V, P> {
     pub(super) fn new(entries: Entries<K, V>, put: P) -> Self {
         Self { entries: entries.into_iter().flatten(), put }
     }
@@ -76,11 +87,11 @@ impl<K, V, P: FnMut(K, V, Deadline)> Arrival<K, V, P> {
     /// Puts the next one; tells whether there was one.
     pub(super) fn put_next(&mut self) -> bool {
         let next = self.entries.next();
-        next.map(|(key, value, deadline)| (self.put)(key, value, deadline)).is_some()
+        next.map(|stored| (self.put)(stored)).is_some()
     }
 }
 
-impl<K, V, P: FnMut(K, V, Deadline)> Drop for Arrival<K, V, P> {
+impl<K, V, P: FnMut(Stored<K, V>)> Drop for Arrival<K, V, P> {
     fn drop(&mut self) {
         // One that panics keeps none of the others out.
         while catch_unwind(AssertUnwindSafe(|| self.put_next())).unwrap_or(true) {}
@@ -114,16 +125,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     async fn restored(bytes: &[u8]) -> Result<Vec<(u32, u32, Deadline)>, SnapshotError> {
-        let entries = read(&Clock::new(), bytes).await?;
-        Ok(entries.into_iter().flatten().collect())
+        let entries = read(&Clock::new(), bytes).await?.into_iter().flatten();
+        Ok(entries.map(|Stored { key, value, until, .. }| (key, value, until)).collect())
     }
 
     fn written(head: Head) -> Vec<u8> {
         let (mut block, bytes) = Block::first(head);
         let dies = Tick::EPOCH.after(SECOND);
-        block.push(Left::of(dies, dies, Tick::EPOCH), &1_u32, &2_u32).unwrap();
+        block.push(Left::of(dies, dies, Tick::EPOCH), &[], &1_u32, &2_u32).unwrap();
         let never = Deadline::PERSISTENT;
-        block.push(Left::of(never, never, Tick::EPOCH), &3_u32, &4_u32).unwrap();
+        block.push(Left::of(never, never, Tick::EPOCH), &[], &3_u32, &4_u32).unwrap();
         let sealed = block.seal().to_vec();
         [&bytes[..], &sealed, &block.end().0].concat()
     }
@@ -146,16 +157,16 @@ mod tests {
     #[tokio::test]
     async fn a_later_version_says_so() {
         let mut bytes = written(Head { at: SECOND, is_compressed: false });
-        bytes[8] = 2;
+        bytes[8] = 3;
         let checksum = crc32fast::hash(&bytes[..28]);
         bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
-        assert!(matches!(restored(&bytes).await, Err(SnapshotError::Version(2))));
+        assert!(matches!(restored(&bytes).await, Err(SnapshotError::Version(3))));
         // A flag that nobody knows yet.
-        bytes[8] = 1;
+        bytes[8] = 2;
         bytes[11] = 0x80;
         let checksum = crc32fast::hash(&bytes[..28]);
         bytes[28..32].copy_from_slice(&checksum.to_le_bytes());
-        assert!(matches!(restored(&bytes).await, Err(SnapshotError::Version(1))));
+        assert!(matches!(restored(&bytes).await, Err(SnapshotError::Version(2))));
     }
 
     /// With right checksums, as of who means ill: nobody takes memory for what is not there.

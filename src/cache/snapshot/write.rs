@@ -43,8 +43,9 @@ where
         while goes_on {
             consume_budget().await;
             goes_on = shared.store.copy_some(&mut pass, &shared.clock, &mut copies);
-            for Copied { key, value, deadline, own } in copies.drain(..) {
-                block.push(Left::of(deadline, own, now), &key, &value)?;
+            for Copied { key, value, deadline, own, tags } in copies.drain(..) {
+                let tags = tags.as_deref().unwrap_or_default();
+                block.push(Left::of(deadline, own, now), tags, &key, &value)?;
                 if block.len() >= BLOCK {
                     writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
                     block.clear();

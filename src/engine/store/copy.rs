@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, window};
+use super::{Store, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
 /// A live entry, as it was under the lock.
@@ -15,14 +15,19 @@ pub(crate) struct Copied<K, V> {
     pub(crate) deadline: Deadline,
     /// Until when it may live where it is read: later, in a cache whose entries die idle.
     pub(crate) own: Deadline,
+    pub(crate) tags: Option<TagSet>,
 }
 
 /// How many buckets are looked at under one lock.
 const BUCKETS_AT_ONCE: usize = 256;
 
-/// For how long, where it takes long to clone what is in them; and after how many clones the time is read.
+/// For how long, where it takes long to clone what is in them.
 const LONGEST: Duration = Duration::from_micros(50);
+
+/// After how many clones the time is read: at first, and where they take next to no time. Each reading waits for all that
+/// is still on its way from memory, and cloning is little but to wait for that.
 const CLONES_BETWEEN: usize = 4;
+const MOST_BETWEEN: usize = 32;
 
 /// How far the copying of one shard has come.
 ///
@@ -72,6 +77,8 @@ where
         }
         let kept = &shard.beside().kept;
         let begin = Instant::now();
+        let mut between = CLONES_BETWEEN;
+        let mut until_reading = between;
         let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
         while pass.next < end {
             let bucket = pass.next;
@@ -80,9 +87,18 @@ where
             let deadline = entry.deadline();
             if !deadline.is_dead(now) && !kept.is_removed(bucket, deadline) {
                 let own = kept.own(bucket).unwrap_or(deadline);
-                copies.push(Copied { key: key.clone(), value: entry.value.clone(), deadline, own });
-                if copies.len().is_multiple_of(CLONES_BETWEEN) && begin.elapsed() >= LONGEST {
-                    break;
+                let (key, value) = (key.clone(), entry.value.clone());
+                copies.push(Copied { key, value, deadline, own, tags: kept.tags(bucket) });
+                until_reading -= 1;
+                if until_reading == 0 {
+                    let took = begin.elapsed();
+                    if took >= LONGEST {
+                        break;
+                    }
+                    if took < LONGEST / 4 {
+                        between = MOST_BETWEEN.min(2 * between);
+                    }
+                    until_reading = between;
                 }
             }
         }

@@ -105,6 +105,12 @@ impl Kept {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 
+    /// The tags of what is in this bucket.
+    #[cfg(feature = "serde")]
+    pub(super) fn tags(&self, bucket: usize) -> Option<TagSet> {
+        self.extra.as_ref()?.tags.get(bucket).cloned()
+    }
+
     /// Where entries make room for each other, and their tags beside it.
     pub(super) fn room(&mut self) -> Option<(&mut Room, Option<&TagSets>)> {
         let Self { room, extra } = self;

@@ -4,7 +4,9 @@
 //! write one word, however many have it, and a value is removed where one of its tags is. Sweeps take it out.
 
 use std::{
-    collections::HashMap,
+    borrow::Borrow,
+    collections::{HashMap, HashSet},
+    hash::{Hash, Hasher},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -25,6 +27,7 @@ const KEPT: usize = 64;
 pub(crate) type TagSet = Arc<[Arc<Tag>]>;
 
 pub(crate) struct Tag {
+    name: Box<str>,
     /// When it was removed; zero as long as it is not.
     removed: AtomicU64,
 }
@@ -37,16 +40,19 @@ pub(super) struct TagSets(HashMap<usize, TagSet, FixedState>);
 pub(super) struct TagNames(Mutex<Names>);
 
 struct Names {
-    tags: HashMap<Box<str>, Arc<Tag>>,
+    tags: HashSet<Named>,
     /// With so many it is looked again for those that no value has.
     full_at: usize,
     /// The most entries that there were since it was last looked because they had left.
     peak: usize,
 }
 
+/// A tag, to be found by its name.
+struct Named(Arc<Tag>);
+
 impl TagNames {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Names { tags: HashMap::new(), full_at: KEPT, peak: 0 }))
+        Self(Mutex::new(Names { tags: HashSet::new(), full_at: KEPT, peak: 0 }))
     }
 
     /// The tags of these names; none where there is no name.
@@ -55,9 +61,13 @@ impl TagNames {
             return None;
         }
         let mut all = self.lock();
-        let tag = |name| {
-            let new = || Arc::new(Tag { removed: AtomicU64::new(0) });
-            all.tags.entry(name).or_insert_with(new).clone()
+        let tag = |name: Box<str>| match all.tags.get(&*name) {
+            Some(Named(tag)) => tag.clone(),
+            None => {
+                let tag = Arc::new(Tag { name, removed: AtomicU64::new(0) });
+                all.tags.insert(Named(tag.clone()));
+                tag
+            }
         };
         let tags = names.into_iter().map(tag).collect();
         if all.tags.len() >= all.full_at {
@@ -88,7 +98,7 @@ impl TagNames {
     /// From now on who has the tag of this name is removed; tells whether anybody may be.
     pub(super) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
         let mut all = self.lock();
-        let Some(tag) = all.tags.remove(name) else { return false };
+        let Some(Named(tag)) = all.tags.take(name) else { return false };
         tag.removed.store(at().nanoseconds(), Relaxed);
         Arc::strong_count(&tag) > 1
     }
@@ -101,12 +111,44 @@ impl TagNames {
 impl Names {
     /// Forgets the names that no value has. Who has just got one holds it.
     fn forget_unused(&mut self) {
-        self.tags.retain(|_, tag| Arc::strong_count(tag) > 1);
+        self.tags.retain(|Named(tag)| Arc::strong_count(tag) > 1);
         self.full_at = KEPT.max(2 * self.tags.len());
     }
 }
 
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Named {}
+
+impl Borrow<str> for Named {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl Tag {
+    #[cfg(feature = "serde")]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl TagSets {
+    #[cfg(feature = "serde")]
+    pub(super) fn get(&self, bucket: usize) -> Option<&TagSet> {
+        self.0.get(&bucket)
+    }
+
     pub(super) fn put(&mut self, bucket: usize, tags: TagSet) {
         self.0.insert(bucket, tags);
     }

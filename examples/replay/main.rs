@@ -9,7 +9,8 @@
 //!
 //! Tokio's clock is paused, and advanced from the time of one line to that of the next, so days pass
 //! in milliseconds and every figure is exact. Servers write a line when they have answered, not when
-//! they were asked: a line that goes back in time counts as happening at the latest time so far.
+//! they were asked, so lines come late: each is held until the log is a minute further, and they are taken in the order
+//! of their times. What comes later than that is taken as happening when it comes.
 //!
 //! A session ends when its client has asked for nothing for 30 minutes, to the second: a request at
 //! exactly 30 minutes opens the next. What is malformed is counted and named, and stops nothing.
@@ -20,11 +21,12 @@
 //! `data/access-excerpt.log` is the start of a log from Elastic's public examples
 //! (<https://github.com/elastic/examples>, Apache-2.0).
 
+mod report;
+
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
+    collections::{BTreeMap, BinaryHeap},
     error::Error,
-    fmt,
     fs::File,
     io::{self, BufRead, BufReader, Write},
     path::PathBuf,
@@ -34,30 +36,24 @@ use std::{
 };
 
 use clap::Parser;
-use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use jiff::Timestamp;
 use tokio::{
     task::JoinHandle,
     time::{Instant, advance},
 };
 
+use self::report::{LIMIT, Malformed, OverLimit, Report, Spread, histogram};
 use fleeting::{Cache, Limit, RateLimiter, Window};
 
-const EXCERPT: &[u8] = include_bytes!("data/access-excerpt.log");
+const EXCERPT: &[u8] = include_bytes!("../data/access-excerpt.log");
 
 /// How long a session outlives its last request.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How many requests a minute are nothing to report.
-const LIMIT: u64 = 60;
-
-/// How many malformed lines are named; the others are only counted.
-const NAMED: usize = 20;
-
-/// Where the bars of the histogram end, in seconds.
-const BARS: [u64; 6] = [1, 10, 30, 60, 600, 3_600];
+/// By how much a line may come too late, and still be put in its place.
+const LATE: Duration = MINUTE;
 
 /// Replays an access log on a cache's clock.
 #[derive(Parser)]
@@ -97,27 +93,36 @@ async fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Reads the log, one line in memory at a time.
+/// Reads the log; in memory there is a line, and who asked in the last minute of it.
 async fn replay(mut log: impl BufRead) -> io::Result<Report> {
+    let mut order = Order::default();
     let mut clock = LogClock::default();
     let mut sessions = Sessions::new();
     let mut rates = Rates::new();
     let mut malformed = Malformed::default();
     let mut lines = 0;
     let mut line = Vec::new();
-    // It blocks the thread, which is as it should be here: time stands still from line to line.
-    while log.read_until(b'\n', &mut line)? > 0 {
-        lines += 1;
-        match parse(&String::from_utf8_lossy(&line)) {
-            Some((client, time)) => {
-                let client = Client::from(client);
-                clock.follow(time).await;
-                sessions.request(&client).await;
-                rates.request(&client).await;
+    loop {
+        // It blocks the thread, which is as it should be here: time stands still from line to line.
+        let is_end = log.read_until(b'\n', &mut line)? == 0;
+        if !is_end {
+            lines += 1;
+            match parse(&String::from_utf8_lossy(&line)) {
+                Some((client, time)) => {
+                    order.hold(Request { time, line: lines, client: client.into() })
+                }
+                None => malformed.add(lines),
             }
-            None => malformed.add(lines),
+            line.clear();
         }
-        line.clear();
+        while let Some(Request { time, client, .. }) = order.next(is_end) {
+            clock.follow(time).await;
+            sessions.request(&client).await;
+            rates.request(&client).await;
+        }
+        if is_end {
+            break;
+        }
     }
 
     let opened = sessions.opened;
@@ -126,6 +131,7 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
     Ok(Report {
         lines,
         malformed,
+        late: order.late - clock.back_in_time,
         back_in_time: clock.back_in_time,
         from: clock.first.map(|time| time.to_string()),
         to: clock.latest.map(|time| time.to_string()),
@@ -140,6 +146,39 @@ async fn replay(mut log: impl BufRead) -> io::Result<Report> {
 }
 
 type Client = Arc<str>;
+
+/// Requests by their time, and those of one second as they came.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Request {
+    time: Timestamp,
+    line: u64,
+    client: Client,
+}
+
+/// Puts in their places the lines that come up to [`LATE`] too late.
+#[derive(Default)]
+struct Order {
+    held: BinaryHeap<Reverse<Request>>,
+    latest: Option<Timestamp>,
+    /// How many came behind one of a later time.
+    late: u64,
+}
+
+impl Order {
+    fn hold(&mut self, request: Request) {
+        let latest = self.latest.get_or_insert(request.time);
+        self.late += u64::from(request.time < *latest);
+        *latest = request.time.max(*latest);
+        self.held.push(Reverse(request));
+    }
+
+    /// The next one before which none can come any more.
+    fn next(&mut self, is_end: bool) -> Option<Request> {
+        let Reverse(first) = self.held.peek()?;
+        let is_due = is_end || self.latest?.duration_since(first.time).unsigned_abs() >= LATE;
+        if is_due { self.held.pop().map(|Reverse(request)| request) } else { None }
+    }
+}
 
 /// Lets Tokio's paused clock follow the times of the log.
 #[derive(Default)]
@@ -296,132 +335,4 @@ fn after_quoted(text: &str) -> Option<&str> {
         is_end
     })?;
     Some(&field[end + 1..])
-}
-
-#[derive(Serialize)]
-struct Report {
-    lines: u64,
-    malformed: Malformed,
-    back_in_time: u64,
-    from: Option<String>,
-    to: Option<String>,
-    opened: u64,
-    expired: usize,
-    open: usize,
-    /// From the first to the last request of a session.
-    seconds: Option<Spread>,
-    /// Of a session.
-    requests: Option<Spread>,
-    histogram: Vec<Bar>,
-    over_limit: Vec<OverLimit>,
-}
-
-#[derive(Default, Serialize)]
-struct Malformed {
-    count: u64,
-    first_lines: Vec<u64>,
-}
-
-/// Nearest ranks: each is a value that occurs.
-#[derive(Serialize)]
-struct Spread {
-    min: u64,
-    median: u64,
-    p90: u64,
-    max: u64,
-}
-
-#[derive(Serialize)]
-struct Bar {
-    /// `None` in the last, which has no end.
-    below_seconds: Option<u64>,
-    sessions: usize,
-}
-
-#[derive(Serialize)]
-struct OverLimit {
-    client: String,
-    most_in_a_minute: u64,
-}
-
-impl Malformed {
-    fn add(&mut self, line: u64) {
-        self.count += 1;
-        if self.first_lines.len() < NAMED {
-            self.first_lines.push(line);
-        }
-    }
-}
-
-impl Spread {
-    fn of(mut values: Vec<u64>) -> Option<Self> {
-        values.sort_unstable();
-        let rank = |percent: usize| values[(values.len() * percent).div_ceil(100) - 1];
-        let (&min, &max) = (values.first()?, values.last()?);
-        Some(Self { min, median: rank(50), p90: rank(90), max })
-    }
-
-    fn all(&self) -> [u64; 4] {
-        [self.min, self.median, self.p90, self.max]
-    }
-}
-
-fn histogram(seconds: impl Iterator<Item = u64>) -> Vec<Bar> {
-    let ends = BARS.into_iter().map(Some).chain([None]);
-    let mut bars: Vec<_> = ends.map(|end| Bar { below_seconds: end, sessions: 0 }).collect();
-    for seconds in seconds {
-        bars[BARS.partition_point(|&end| end <= seconds)].sessions += 1;
-    }
-    bars
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lines, malformed, back_in_time, opened, expired, open, .. } = self;
-        writeln!(f, "{lines:>7} lines")?;
-        if let (Some(from), Some(to)) = (&self.from, &self.to) {
-            writeln!(f, "{:>7} from {from} to {to}", "")?;
-        }
-        write!(f, "{:>7} malformed", malformed.count)?;
-        for (index, line) in malformed.first_lines.iter().enumerate() {
-            write!(f, "{}{line}", if index == 0 { ": line " } else { ", " })?;
-        }
-        let unnamed = malformed.count > NAMED as u64;
-        writeln!(f, "{}", if unnamed { ", ..." } else { "" })?;
-        writeln!(f, "{back_in_time:>7} back in time, taken as now")?;
-
-        writeln!(f, "\nSessions, ended by 30 minutes without a request")?;
-        writeln!(f, "{opened:>7} opened\n{expired:>7} expired\n{open:>7} still open")?;
-        if let (Some(seconds), Some(requests)) = (&self.seconds, &self.requests) {
-            writeln!(f, "\n{:10} {:>10} {:>10} {:>10} {:>10}", "", "min", "median", "p90", "max")?;
-            let [min, median, p90, max] = seconds.all().map(length);
-            writeln!(f, "{:10} {min:>10} {median:>10} {p90:>10} {max:>10}", "length")?;
-            let [min, median, p90, max] = requests.all();
-            writeln!(f, "{:10} {min:>10} {median:>10} {p90:>10} {max:>10}\n", "requests")?;
-        }
-        let longest =
-            self.histogram.iter().map(|bar| bar.sessions).max().unwrap_or_default().max(1);
-        for Bar { below_seconds, sessions } in &self.histogram {
-            let label = match below_seconds {
-                Some(end) => format!("below {}", length(*end)),
-                None => "longer".to_owned(),
-            };
-            let bar = "#".repeat((sessions * 40).div_ceil(longest));
-            writeln!(f, "{}", format!("{label:10} {sessions:>10} {bar}").trim_end())?;
-        }
-
-        writeln!(f, "\nMore than {LIMIT} requests in a minute")?;
-        for OverLimit { client, most_in_a_minute } in &self.over_limit {
-            // Escaped: the log's author must not talk to your terminal.
-            writeln!(f, "{most_in_a_minute:>7} {}", client.escape_debug())?;
-        }
-        if self.over_limit.is_empty() {
-            writeln!(f, "{:>7}", "nobody")?;
-        }
-        Ok(())
-    }
-}
-
-fn length(seconds: u64) -> String {
-    format!("{:#}", SignedDuration::from_secs(seconds as i64))
 }
