@@ -19,9 +19,10 @@ export RUSTDOCFLAGS="-D warnings"
 # All is built once.
 export CARGO_INCREMENTAL=0
 
-step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq"
+step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, Chromium, axe-core"
 valkey=$(scripts/servers.sh)
 scripts/python.sh
+scripts/browser.sh
 
 step "formatting"
 cargo fmt --all --check

@@ -9,6 +9,7 @@
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
 //! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
+//! | [`dashboard`] | a page of all caches and limiters, live, behind your login (feature `dashboard`) |
 //! | [`rate_limits`] | windows, several limits, waiting, the layer for axum: behind authentication, for tonic |
 //! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
 //! | [`recipes`] | tokens, codes, idempotency, debounce, jobs with retries, flags, sessions: small programs |
@@ -27,7 +28,7 @@
 //!
 //! | name | |
 //! | --- | --- |
-//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, a live page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
+//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, the [dashboard] and sessions to put and read on one page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
 //! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
 //! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
 //! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
@@ -89,6 +90,13 @@ pub mod snapshots {}
 #[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
 #[cfg_attr(not(feature = "metrics"), doc = "This page is built with feature `metrics`.")]
 pub mod metrics {}
+
+#[cfg_attr(all(feature = "dashboard", feature = "axum"), doc = include_str!("guide/dashboard.md"))]
+#[cfg_attr(
+    not(all(feature = "dashboard", feature = "axum")),
+    doc = "This page is built with features `axum` and `dashboard`."
+)]
+pub mod dashboard {}
 
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

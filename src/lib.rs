@@ -73,6 +73,8 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod cache;
+#[cfg(feature = "dashboard")]
+mod dashboard;
 #[cfg(all(feature = "dirq", unix))]
 #[cfg_attr(docsrs, doc(cfg(feature = "dirq")))]
 pub mod dirq;
@@ -97,6 +99,9 @@ pub use self::axum::{
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::SnapshotError;
 pub use cache::{Builder, Cache, Freshness, Iter, Keys, Op, Stats, TimeToLive, Values, WeakCache};
+#[cfg(feature = "dashboard")]
+#[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
+pub use dashboard::dashboard;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub use engine::metrics::publish_metrics;

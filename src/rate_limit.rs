@@ -11,6 +11,8 @@ mod builder;
 mod check;
 mod denial_log;
 mod gcra;
+#[cfg(feature = "dashboard")]
+mod hot;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod key_state;

@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("redis", 2),
     ("spool", 2),
     ("axum", 3),
+    ("dashboard", 3),
 ];
 
 #[test]

@@ -77,6 +77,8 @@ impl Sessions {
             // A quarter of the sessions ten times a second: none stays dead for much over 0.4 s.
             .sweep(Sweep::default().every(Duration::from_millis(100)).sample(0.25))
             .publish([Cause::Expired])
+            // An operator may ask how long a session lives, and sees no body.
+            .inspect(|id| Some(id.to_owned()))
             // The ids are the clients' choice, so collisions could be too.
             .hasher(RandomState::new())
             .build();
@@ -274,7 +276,12 @@ pub(super) fn by_client(
     let limit = Limit::per_minute(per_client).named("client");
     Ok(match client {
         None => {
-            let clients = RateLimiter::builder().name("clients").limit(limit).build();
+            let clients = RateLimiter::builder()
+                .name("clients")
+                .limit(limit)
+                // An operator who is to do something about a client must know which. An id of a session stays secret.
+                .show_keys(|client: &ClientIp| client.to_string())
+                .build();
             RateLimitLayer::by_ip(clients, trusted)
         }
         #[cfg(feature = "redis")]
@@ -313,10 +320,35 @@ pub(super) fn unpack(packed: Vec<u8>) -> Session {
 /// Connects to the server of `--redis`, if it was given.
 #[cfg(feature = "redis")]
 pub(super) async fn connect(urls: &[String]) -> Result<Option<Client>, Box<dyn std::error::Error>> {
-    match urls {
-        [] => Ok(None),
-        urls => Ok(Some(Client::connect(urls).await?)),
+    if urls.is_empty() {
+        return Ok(None);
     }
+    let error = match Client::connect(urls).await {
+        Ok(client) => return Ok(Some(client)),
+        Err(error) => error,
+    };
+    let servers: Vec<_> = urls.iter().map(|url| without_password(url)).collect();
+    let servers = servers.join(", ");
+    let hint = match &error {
+        redis::Error::Address(_) => "it is written as redis://HOST:PORT, rediss:// for TLS",
+        _ => "see whether it runs and answers there (redis-cli -u URL ping)",
+    };
+    let mut sentence = format!("can't use the Redis server of --redis {servers}: {error}");
+    let mut source = std::error::Error::source(&error);
+    while let Some(reason) = source {
+        sentence += &format!(": {reason}");
+        source = reason.source();
+    }
+    Err(format!("{sentence}; {hint}").into())
+}
+
+/// For a log, which is no place for passwords.
+#[cfg(feature = "redis")]
+fn without_password(url: &str) -> String {
+    // The last one: passwords are often not written as they should be.
+    let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
+    let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+    format!("{scheme}://***@{host}")
 }
 
 /// Refuses `--redis`: this service was built without.

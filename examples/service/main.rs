@@ -14,12 +14,13 @@
 //! | `GET /sessions/{id}/ttl` | `{"ttl": 30}` in seconds, -1 for a persistent one, or 404 |
 //! | `GET /events` | every expiration, as Server-Sent Events |
 //! | `GET /stats` | figures, as JSON |
-//! | `GET /` | a page that shows them |
+//! | `GET /` | a page that shows them: the dashboard, and sessions to put, read and delete |
+//! | `GET /fleeting` | the dashboard alone |
 //! | `GET /metrics` | figures, as Prometheus reads them |
 //! | `GET /healthz` | 200 as long as it serves |
 //!
 //! Each client address may ask 6,000 times a minute, and each session be asked for 600 times
-//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again. The last four
+//! (`--per-client`, `--per-session`); what is above is answered by a 429 that says when to come again. The last five
 //! above are for who runs it, and limited for nobody: keep them from the world by a proxy.
 //! Behind a proxy, name the networks that may say who the client is: `--trust 10.0.0.0/8`.
 //!
@@ -37,16 +38,20 @@
 //! A TTL is 0.001 to 31,536,000 seconds (a year), whole or not; without one a session is
 //! persistent. An id has at most 256 bytes, a body 1 MiB. What can't be done is answered by a 4xx
 //! and `{"error": "a sentence"}`. Ctrl-C ends the streams, then the service.
+//!
+//! It logs to stderr what `RUST_LOG` says, such as `info,fleeting=debug`; without it, what is worth knowing.
 
 mod backend;
 mod prometheus;
 mod snapshot;
 
 use std::{
+    env,
     error::Error as _,
     io::{self, Write},
     net::SocketAddr,
     path::{Path as FilePath, PathBuf},
+    process::ExitCode,
     str,
     time::Duration,
 };
@@ -76,6 +81,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
+use tracing_subscriber::{filter::Targets, prelude::*};
 
 use self::{
     backend::{Client, Requests, Sessions},
@@ -95,14 +101,18 @@ const FOREVER: Duration = Duration::MAX;
 const GRACE: Duration = Duration::from_secs(3);
 
 /// What is for who runs the service: a limit must not keep them from a look at what is going on.
-const OPERATORS: [&str; 4] = ["/", "/stats", "/metrics", "/healthz"];
+const OPERATORS: [&str; 5] = ["/", "/page.js", "/stats", "/metrics", "/healthz"];
+
+/// Where the dashboard is, with all that it asks for.
+const DASHBOARD: &str = "/fleeting";
 
 /// The page loads nothing from anywhere, and talks to nobody but this service.
-const PAGE_POLICY: &str = "default-src 'none'; connect-src 'self'; img-src data:; \
-    style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'";
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
 /// A session store over HTTP.
 #[derive(Parser)]
+#[command(name = "service", version)]
 struct Args {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:3000", value_name = "ADDR")]
@@ -132,13 +142,24 @@ fn above_zero() -> RangedU64ValueParser<u32> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
     let args = Args::parse();
-    tracing_subscriber::fmt().with_writer(io::stderr).init();
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<(), Box<dyn std::error::Error>> {
+    log()?;
     let signal = stop_signal()?;
-    let listener = TcpListener::bind(&args.listen)
-        .await
-        .map_err(|error| format!("can't listen on {}: {error}", args.listen))?;
+    let listener = TcpListener::bind(&args.listen).await.map_err(|error| {
+        let listen = &args.listen;
+        format!("can't listen on {listen}: {error}; another address: --listen 127.0.0.1:3001")
+    })?;
     let address = listener.local_addr()?;
 
     let recorder = Page::install()?;
@@ -152,9 +173,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(folder) => Some(service.spool(folder).await?),
         None => None,
     };
-    let trusted = TrustedProxies::new(&args.trust)?;
+    let trusted = TrustedProxies::new(&args.trust)
+        .map_err(|error| format!("--trust takes networks such as 10.0.0.0/8: {error}"))?;
     let by_client = backend::by_client(client.as_ref(), args.per_client, trusted)?
-        .skip(|parts| OPERATORS.contains(&parts.uri.path()))
+        .skip(|parts| is_for_operators(parts.uri.path()))
         .on_limited(|limited, _| Error::from(limited.clone()));
     let app = routes(service.clone()).layer(by_client);
     let (stop, stopped) = oneshot::channel::<()>();
@@ -180,6 +202,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("the spool can't write all that has expired".into());
     }
     Ok(kept?)
+}
+
+/// Logs to stderr what `RUST_LOG` says.
+fn log() -> Result<(), String> {
+    let wanted = env::var("RUST_LOG").unwrap_or_default();
+    let wanted = if wanted.is_empty() { "info" } else { &wanted };
+    let targets: Targets = wanted.parse().map_err(|error| {
+        format!("RUST_LOG can't be {wanted:?}: {error}; it is such as info,fleeting=debug")
+    })?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_filter(targets);
+    tracing_subscriber::registry().with(lines).init();
+    Ok(())
+}
+
+fn is_for_operators(path: &str) -> bool {
+    let below = path.strip_prefix(DASHBOARD);
+    OPERATORS.contains(&path) || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// All at once, so that who reads the first line can close the pipe.
@@ -218,14 +257,16 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
 
 fn routes(service: Service) -> Router {
     Router::new()
-        .route("/", get(page))
         .route("/events", get(events))
         .route("/stats", get(stats))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async || "ok\n"))
         .route("/sessions/{id}", get(read).put(put).delete(remove))
         .route("/sessions/{id}/ttl", get(ttl))
         .route_layer(from_fn(refuse_query))
+        // Below, whatever a link or a prober adds means nothing.
+        .route("/", get(page))
+        .route("/page.js", get(page_script))
+        .route("/healthz", get(async || "ok\n"))
         .fallback(async |uri: Uri| {
             Error::Refused(StatusCode::NOT_FOUND, format!("there is no {}", uri.path()))
         })
@@ -237,6 +278,7 @@ fn routes(service: Service) -> Router {
         })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(service)
+        .nest_service(DASHBOARD, fleeting::dashboard())
 }
 
 /// The state that all handlers share.
@@ -413,6 +455,10 @@ async fn metrics(State(service): State<Service>) -> impl IntoResponse {
 async fn page() -> impl IntoResponse {
     let policy = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
     (policy, Html(include_str!("page.html")))
+}
+
+async fn page_script() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("page.js"))
 }
 
 /// A `?ttl=` on anything but a PUT would be ignored without a word.

@@ -15,6 +15,8 @@ use super::{
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
+#[cfg(feature = "dashboard")]
+use crate::engine::state::Inspect;
 use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
@@ -46,6 +48,8 @@ pub struct Builder<K, V, S = DefaultHasher> {
     causes: u8,
     name: String,
     bound: Bound<K, V>,
+    #[cfg(feature = "dashboard")]
+    inspect: Option<Inspect<K>>,
 }
 
 impl<K, V> Builder<K, V> {
@@ -60,6 +64,8 @@ impl<K, V> Builder<K, V> {
             causes: Cause::Expired.bit() | Cause::Evicted.bit(),
             name: "cache".to_owned(),
             bound: Bound::None,
+            #[cfg(feature = "dashboard")]
+            inspect: None,
         }
     }
 }
@@ -229,6 +235,8 @@ impl<K, V, S> Builder<K, V, S> {
             causes: self.causes,
             name: self.name,
             bound: self.bound,
+            #[cfg(feature = "dashboard")]
+            inspect: self.inspect,
         }
     }
 
@@ -336,6 +344,25 @@ impl<K, V, S> Builder<K, V, S> {
         self.name = name.into();
         self
     }
+
+    /// Lets who sees the [dashboard](crate::dashboard()) search this cache for a key, and be told how long its value has
+    /// still to live (feature `dashboard`). Values are never shown. `key` says which key a text stands for, or `None`
+    /// where it stands for none; it runs for each search, and must not hold the cache itself, which would never end. Defaults to no such search.
+    ///
+    /// ```
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let sessions: Cache<u64, String> =
+    ///     Cache::builder().name("sessions").inspect(|text| text.parse().ok()).build();
+    /// # }
+    /// ```
+    #[cfg(feature = "dashboard")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
+    pub fn inspect(mut self, key: impl Fn(&str) -> Option<K> + Send + Sync + 'static) -> Self {
+        self.inspect = Some(Arc::new(key));
+        self
+    }
 }
 
 impl<K, V, S> Builder<K, V, S>
@@ -349,12 +376,15 @@ where
     /// # Panics
     ///
     /// Outside of a Tokio runtime, and on one without a time driver (`enable_time`).
-    pub fn build(self) -> Cache<K, V, S> {
+    #[cfg_attr(not(feature = "dashboard"), allow(unused_mut))]
+    pub fn build(mut self) -> Cache<K, V, S> {
         let mut random = match self.sweep.seed {
             Some(seed) => SmallRng::seed_from_u64(seed),
             None => rand::make_rng(),
         };
         let settings = self.settings;
+        #[cfg(feature = "dashboard")]
+        let inspect = self.inspect.take();
         let may_fail = settings.negative_ttl.is_some()
             || settings.refresh_ahead > 0.0
             || settings.stale_while_revalidate > Duration::ZERO;
@@ -375,6 +405,11 @@ where
         });
         let lives = Arc::new(Lives::new(settings, random.random(), failures));
         let shared = self.start(&mut random);
+        #[cfg(feature = "dashboard")]
+        if let Some(inspect) = inspect {
+            // It is new, and nobody else has it.
+            let _ = shared.inspect.set(inspect);
+        }
         #[cfg(feature = "metrics")]
         super::metrics::follow(&shared, &lives.loads);
         Cache { lives, shared }

@@ -6,6 +6,8 @@ use std::{
 };
 
 use super::lives::LoadCounters;
+#[cfg(feature = "dashboard")]
+use crate::engine::ttl::Ttl;
 use crate::engine::{
     metrics::{Figures, Series, Source, counter, gauge, register, spread},
     state::SharedState,
@@ -99,5 +101,22 @@ where
         figures.spread(lag);
         figures.count(missed);
         figures.level(overflow as f64);
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn may_be_searched(&self) -> bool {
+        self.inspect.get().is_some()
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn ttl_of(&self, text: &str) -> Option<Ttl> {
+        let key = self.inspect.get()?(text)?;
+        let now = self.clock.now();
+        let deadline = self.store.deadline(&key, &now);
+        self.publisher.flush();
+        Some(match deadline {
+            None => Ttl::Missing,
+            Some(deadline) => deadline.remaining(now).map_or(Ttl::Persistent, Ttl::Remaining),
+        })
     }
 }

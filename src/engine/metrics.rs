@@ -6,16 +6,26 @@
 //! 4. A recorder is somebody's code, and is called under no lock; so is what is read.
 
 mod figures;
+#[cfg(feature = "dashboard")]
+mod reading;
 mod registry;
 mod series;
+mod source;
 mod spread;
 
 use self::registry::publish;
 pub(crate) use self::{
     figures::Figures,
-    registry::{Slot, Source, register},
+    registry::{Slot, register},
     series::{Series, counter, gauge, spread},
+    source::Source,
     spread::Spread,
+};
+#[cfg(feature = "dashboard")]
+pub(crate) use self::{
+    reading::Reading,
+    registry::look,
+    source::{DeniedKey, KeyName},
 };
 
 /// Tells the recorder of the [`metrics`](https://docs.rs/metrics) facade what all figures are now (feature `metrics`).

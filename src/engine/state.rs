@@ -1,5 +1,7 @@
 //! What all handles of a cache (or a limiter) share with their sweeper, and what its end means.
 
+#[cfg(feature = "dashboard")]
+use std::sync::OnceLock;
 use std::{
     hash::{BuildHasher, Hash},
     mem,
@@ -40,8 +42,15 @@ pub(crate) struct SharedState<K, V, S> {
     sweep_times: Mutex<Spread>,
     #[cfg(feature = "metrics")]
     pub(crate) registration: Slot,
+    /// The key that a text stands for, where a dashboard may search.
+    #[cfg(feature = "dashboard")]
+    pub(crate) inspect: OnceLock<Inspect<K>>,
     task: Mutex<SweeperTask>,
 }
+
+/// The key that a text stands for.
+#[cfg(feature = "dashboard")]
+pub(crate) type Inspect<K> = Arc<dyn Fn(&str) -> Option<K> + Send + Sync>;
 
 /// The sweeper, for who stops it: `shutdown`, the drop of the last handle, or another one in its place.
 #[derive(Default)]
@@ -125,6 +134,8 @@ impl<K, V, S> SharedState<K, V, S> {
             sweep_times: Mutex::default(),
             #[cfg(feature = "metrics")]
             registration: Slot::new(),
+            #[cfg(feature = "dashboard")]
+            inspect: OnceLock::new(),
             task: Mutex::default(),
         }
     }

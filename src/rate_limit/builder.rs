@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "dashboard")]
+use super::hot::{Hot, ShowKey};
 use super::{
     ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
     waiting::WaitSettings,
@@ -32,6 +34,8 @@ pub struct RateLimiterBuilder<K, S = DefaultHasher> {
     hasher: S,
     name: String,
     keys: PhantomData<fn() -> K>,
+    #[cfg(feature = "dashboard")]
+    show_keys: Option<ShowKey<K>>,
 }
 
 impl<K> RateLimiter<K> {
@@ -53,6 +57,8 @@ impl<K> RateLimiterBuilder<K> {
             hasher: DefaultHasher::default(),
             name: "limiter".to_owned(),
             keys: PhantomData,
+            #[cfg(feature = "dashboard")]
+            show_keys: None,
         }
     }
 }
@@ -144,12 +150,36 @@ impl<K, S> RateLimiterBuilder<K, S> {
             hasher,
             name: self.name,
             keys: PhantomData,
+            #[cfg(feature = "dashboard")]
+            show_keys: self.show_keys,
         }
     }
 
     /// The name that tracing and [metrics](crate::guide::metrics) show. Defaults to `limiter`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// Lets the [dashboard](crate::dashboard()) show the keys that are denied most often (feature `dashboard`), as `text`
+    /// writes them. It runs for denied calls alone, with a clone of the key, and for each of them in a flood of many keys; where
+    /// it panics, a hash stands in its place. Defaults to hashes, which tell that two are the same and nothing else.
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::<String>::builder()
+    ///     .name("requests")
+    ///     .limit(Limit::per_minute(100))
+    ///     .show_keys(|user| user.clone())
+    ///     .build();
+    /// # }
+    /// ```
+    #[cfg(feature = "dashboard")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
+    pub fn show_keys(mut self, text: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
+        self.show_keys = Some(Arc::new(text));
         self
     }
 }
@@ -178,8 +208,16 @@ where
         let hasher = self.hasher.clone();
         let store = Store::new(self.shards, 0, self.hasher).bounded(self.max_keys);
         let shared = sweeper::start(SharedState::new(store, 0, 1, self.sweep, self.name));
-        let limiter =
-            Limiter::new(shared, self.window, self.limits, self.max_keys, self.wait, hasher);
+        let limiter = Limiter::new(
+            shared,
+            self.window,
+            self.limits,
+            self.max_keys,
+            self.wait,
+            hasher,
+            #[cfg(feature = "dashboard")]
+            Hot::new(self.show_keys),
+        );
         #[cfg(feature = "metrics")]
         super::metrics::follow(&limiter);
         limiter

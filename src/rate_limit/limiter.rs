@@ -12,6 +12,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+#[cfg(feature = "dashboard")]
+use super::hot::Hot;
 use super::{
     Limit, Limited, Permit, Window,
     algorithm::{Algorithm, Rule},
@@ -58,6 +60,8 @@ pub(crate) struct Limiter<K, A, S> {
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
+    #[cfg(feature = "dashboard")]
+    pub(super) hot: Hot<K>,
     registration: Registration,
 }
 
@@ -74,6 +78,7 @@ where
         max_keys: usize,
         wait: WaitSettings,
         hasher: S,
+        #[cfg(feature = "dashboard")] hot: Hot<K>,
     ) -> Arc<Self> {
         // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
@@ -91,6 +96,8 @@ where
             turned_away: CheckCounts::default(),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
+            #[cfg(feature = "dashboard")]
+            hot,
             registration: Registration::new(limiter.clone()),
         })
     }
@@ -255,6 +262,8 @@ where
                 cost: check.cost,
             }),
             Err(denied) => {
+                #[cfg(feature = "dashboard")]
+                self.hot.note(check.place.hash(), check.now.at_least(), || key.to_owned());
                 // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
                     let limit = &limits[denied.longest()];

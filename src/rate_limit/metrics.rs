@@ -6,6 +6,8 @@ use std::{
 };
 
 use super::{algorithm::Algorithm, limiter::Limiter};
+#[cfg(feature = "dashboard")]
+use crate::engine::metrics::DeniedKey;
 use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 7] = [
@@ -44,5 +46,10 @@ where
         figures.count(stats.refunded);
         figures.count(stats.overflowed);
         figures.level(stats.keys as f64);
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn denied_keys(&self) -> Vec<DeniedKey> {
+        self.hot.read(self.shared.clock.now())
     }
 }

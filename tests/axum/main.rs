@@ -11,6 +11,7 @@ mod app;
 mod asking;
 mod client_ip;
 mod costs;
+mod dashboard;
 mod fields;
 mod quotas;
 mod services;

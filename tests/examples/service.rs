@@ -483,7 +483,19 @@ async fn a_client_that_asks_too_often_is_told_when_to_come_again() {
     let sentence = told["error"].as_str().expect("a refusal is a sentence");
     assert!(sentence.starts_with("over the limit of 5 in 60s (client)"), "{sentence}");
     // Who runs the service sees what is going on all the same.
-    for path in ["/", "/stats", "/metrics", "/healthz"] {
+    for path in [
+        "/",
+        "/page.js",
+        "/stats",
+        "/metrics",
+        "/healthz",
+        "/fleeting",
+        "/fleeting/",
+        "/fleeting/style.css",
+        "/fleeting/script.js",
+        "/fleeting/figures",
+        "/fleeting/stream",
+    ] {
         let response = talk.get(path).await;
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         assert!(!response.headers().contains_key("ratelimit"), "{path}");
@@ -571,20 +583,26 @@ async fn the_figures_are_those_of_what_happened() {
 }
 
 #[tokio::test]
-async fn the_page_is_one_file_that_loads_nothing_from_elsewhere() {
+async fn the_page_loads_nothing_from_elsewhere_and_minds_no_query() {
     let talk = Talk::start();
-    let response = talk.get("/").await;
+    let response = talk.get("/?utm_source=x&y").await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
     let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str();
-    assert!(policy.is_ok_and(|policy| policy.starts_with("default-src 'none';")));
+    let policy = policy.expect("it is ASCII");
+    assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
     let page = response.text().await;
-    for needed in ["<!doctype html>", "/events", "/stats", "textContent", "prefers-color-scheme"] {
+    let script = talk.get("/page.js").await;
+    assert_eq!(script.headers()[header::CONTENT_TYPE], "text/javascript; charset=utf-8");
+    let script = script.text().await;
+    for needed in ["<!doctype html>", "fleeting/style.css", "fleeting/script.js", "page.js"] {
         assert!(page.contains(needed), "the page has no {needed}");
     }
-    for danger in ["http:", "https:", "src=", "\"//", "url(", "@import", "innerHTML"] {
+    for danger in ["http:", "https:", "\"//", "=\"/", "url(", "@import", "innerHTML", "style="] {
         assert!(!page.contains(danger), "the page has {danger}");
+        assert!(!script.contains(danger), "its script has {danger}");
     }
+    assert_eq!(talk.get("/healthz?probe=1").await.status(), StatusCode::OK);
 }
 
 #[tokio::test]
@@ -617,13 +635,14 @@ async fn ctrl_c_ends_the_streams_and_the_service() {
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_although_a_request_stays_unfinished() {
+async fn sigterm_ends_it_although_a_request_stays_unfinished_and_somebody_looks() {
     in_time(async || {
         let mut talk = Talk::start();
         let mut half = talk.connect().await;
         half.write_all(b"PUT /sessions/a HTTP/1.1\r\nhost: x\r\n").await.expect("it takes a half");
         // Answered on a connection made later, so the half has come by then.
         talk.json("/stats").await;
+        let _dashboard = talk.get("/fleeting/stream").await;
         talk.service.signal("TERM");
         assert_eq!(talk.service.wait(5 * SECOND).code(), Some(0));
     })
@@ -640,5 +659,45 @@ fn an_address_in_use_is_a_sentence() {
     assert!(!second.status.success());
     assert_eq!(String::from_utf8_lossy(&second.stdout), "");
     let complaint = String::from_utf8_lossy(&second.stderr);
-    assert!(complaint.contains("can't listen on 127.0.0.1:"), "it says {complaint:?}");
+    assert!(complaint.starts_with("error: can't listen on 127.0.0.1:"), "it says {complaint:?}");
+    assert!(complaint.contains("--listen"), "it says {complaint:?}");
+}
+
+/// What it says and how it ends, with `RUST_LOG` as given.
+fn said(args: &[&str], log: &str) -> (Option<i32>, String, String) {
+    let mut service = Command::new(example("service"));
+    let output = service.args(["--listen", "127.0.0.1:0"]).args(args).env("RUST_LOG", log).output();
+    let output = output.expect("the service can't be run");
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn it_tells_its_version() {
+    let (code, stdout, _) = said(&["--version"], "");
+    assert_eq!((code, &*stdout), (Some(0), "service 0.1.0\n"));
+}
+
+#[test]
+fn what_it_is_given_wrong_is_a_sentence() {
+    for (args, log, parts) in [
+        (&["--trust", "10.0.0.0/99"][..], "", &["--trust takes networks", "10.0.0.0/99"][..]),
+        (&[], "fleeting=loud", &["RUST_LOG can't be \"fleeting=loud\"", "info,fleeting=debug"]),
+        (&["--spool", "/dev/null/queue"], "", &["/dev/null/queue"]),
+        (&["--snapshot", "/nowhere/file"], "", &["can't write /nowhere/file"]),
+        (
+            // Nobody listens on this port: it is not one that is given out.
+            &["--redis", "redis://ada:secret@127.0.0.1:1"],
+            "",
+            &["the Redis server of --redis redis://***@127.0.0.1:1", "see whether it runs"],
+        ),
+        (&["--redis", "127.0.0.1 6379"], "", &["redis://HOST:PORT"]),
+    ] {
+        let (code, _, stderr) = said(args, log);
+        assert_eq!(code, Some(1), "{args:?}: {stderr}");
+        let last = stderr.lines().last().unwrap_or_default();
+        assert!(last.starts_with("error: ") && last.contains(' '), "{args:?}: {stderr}");
+        assert!(parts.iter().all(|part| last.contains(part)), "{args:?}: {last}");
+        assert!(!stderr.contains("secret"), "{args:?}: {stderr}");
+    }
 }

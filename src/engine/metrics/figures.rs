@@ -7,7 +7,7 @@ use super::{series::Handle, spread::Spread};
 pub(crate) struct Figures(Vec<Figure>);
 
 #[derive(Clone, Debug)]
-enum Figure {
+pub(super) enum Figure {
     Count(u64),
     Level(f64),
     Spread(Spread),
@@ -24,6 +24,11 @@ impl Figures {
 
     pub(crate) fn spread(&mut self, spread: Spread) {
         self.0.push(Figure::Spread(spread));
+    }
+
+    #[cfg(feature = "dashboard")]
+    pub(super) fn all(&self) -> &[Figure] {
+        &self.0
     }
 
     pub(super) fn len(&self) -> usize {

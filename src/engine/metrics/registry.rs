@@ -15,9 +15,12 @@ use std::{
 
 use metrics::{Key, Recorder, with_recorder};
 
+#[cfg(feature = "dashboard")]
+use super::reading::Reading;
 use super::{
     figures::Figures,
     series::{Handle, Series},
+    source::Source,
 };
 
 /// How often all is told.
@@ -31,12 +34,6 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// The address of the recorder of the process, as far as it is known.
 static GLOBAL: AtomicUsize = AtomicUsize::new(0);
-
-/// What tells of itself.
-pub(crate) trait Source: Send + Sync + 'static {
-    /// In the order of the series of its kind.
-    fn read(&self, figures: &mut Figures);
-}
 
 struct Registry {
     groups: BTreeMap<GroupId, Group>,
@@ -66,6 +63,8 @@ struct Member {
 #[derive(Clone)]
 struct Introduction {
     series: &'static [Series],
+    #[cfg(feature = "dashboard")]
+    name: Arc<str>,
     keys: Arc<[Key]>,
 }
 
@@ -114,6 +113,8 @@ pub(crate) fn register(
     let group = registry.groups.entry(group).or_insert_with(|| Group {
         introduction: Introduction {
             series,
+            #[cfg(feature = "dashboard")]
+            name: name.into(),
             keys: series.iter().map(|series| series.key(name)).collect(),
         },
         members: BTreeMap::new(),
@@ -133,15 +134,40 @@ pub(super) fn publish() {
         let address = address(recorder);
         // One that is for this thread alone comes and goes: nothing is known of it.
         let global = is_global(address).then_some(address);
-        for News { introduction, handles, told, now } in read(global) {
+        let (news, living) = read(global);
+        // We may be the last who have one of them, and its end is somebody's code.
+        drop(living);
+        for News { introduction, handles, told, now } in news {
             let handles = handles.get_or_init(|| introduction.introduce(recorder));
             now.tell(&told, handles);
         }
     });
 }
 
-/// Reads all; what is new to the recorder of the process, or to one that knows nothing.
-fn read(global: Option<usize>) -> Vec<News> {
+/// Reads all that there still is.
+#[cfg(feature = "dashboard")]
+pub(crate) fn look() -> Vec<Reading> {
+    let (news, living) = read(None);
+    let mut readings = Vec::new();
+    let mut living = living.into_iter().peekable();
+    // Both in the order of the groups.
+    for News { introduction, now: figures, .. } in news {
+        let (series, name) = (introduction.series, introduction.name);
+        let mut sources = Vec::new();
+        let is_of_it = |(group, ..): &Living| group.0 == series[0].name && group.1 == *name;
+        while let Some((.., source)) = living.next_if(is_of_it) {
+            sources.push(source);
+        }
+        if !sources.is_empty() {
+            readings.push(Reading { name: name.to_string(), series, figures, sources });
+        }
+    }
+    readings
+}
+
+/// Reads all; what is new to the recorder of the process, or to one that knows nothing. And whom it read, to be dropped
+/// under no lock.
+fn read(global: Option<usize>) -> (Vec<News>, Vec<Living>) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let living = registry().living();
     let read = living.iter().map(|(_, _, source)| {
@@ -152,9 +178,7 @@ fn read(global: Option<usize>) -> Vec<News> {
     let read: Vec<_> = read.collect();
     let news = registry().renew(&living, read, global);
     drop(turn);
-    // After all locks: we may be the last who have one of them, and its end is somebody's code.
-    drop(living);
-    news
+    (news, living)
 }
 
 /// Publishes from a thread of its own, as long as there is anything.
@@ -235,7 +259,7 @@ impl Drop for Registration {
 
 impl Introduction {
     fn introduce(&self, recorder: &dyn Recorder) -> Box<[Handle]> {
-        let Self { series, keys } = self;
+        let Self { series, keys, .. } = self;
         series.iter().zip(&keys[..]).map(|(series, key)| series.introduce(key, recorder)).collect()
     }
 }

@@ -50,6 +50,11 @@ impl Series {
         Self { label: Some((label, value)), ..self }
     }
 
+    #[cfg(feature = "dashboard")]
+    pub(super) fn has_label(&self, value: &str) -> bool {
+        self.label.is_some_and(|(_, label)| label == value)
+    }
+
     /// As it is told of a thing of this name.
     pub(super) fn key(&self, name: &str) -> Key {
         let mut labels = vec![Label::new("name", name.to_owned())];

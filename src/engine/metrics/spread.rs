@@ -28,7 +28,7 @@ impl Spread {
     }
 
     /// In seconds, each that occurs here more often than in `before`, and how much more often.
-    pub(super) fn since(&self, before: &Spread) -> impl Iterator<Item = (f64, u64)> {
+    pub(crate) fn since(&self, before: &Spread) -> impl Iterator<Item = (f64, u64)> {
         let before = |bucket| before.find(bucket).map_or(0, |index| before.0[index].1);
         let more = self.0.iter().map(move |&(bucket, count)| {
             (most(bucket) as f64 / 1e6, count.saturating_sub(before(bucket)))

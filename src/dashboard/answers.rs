@@ -1,0 +1,158 @@
+//! What is answered: the page and its parts, which are texts of this crate, and what they ask for.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    body::Bytes,
+    extract::{OriginalUri, State},
+    http::{HeaderName, StatusCode, header},
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use futures_util::{Stream, stream};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::sampler::{Sample, Sampler};
+use crate::engine::{metrics::look, ttl::Ttl};
+
+/// The page runs its own script, asks its own server, and is in no frame. Nothing in it is a style or a script.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    connect-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; \
+    form-action 'none'";
+
+/// For how long a stream lasts, after which it is asked for anew: an answer without an end would hold up whoever waits
+/// for all answers before it stops.
+const STREAM: Duration = Duration::from_secs(10);
+
+type Fields = [(HeaderName, &'static str); 5];
+
+pub(super) async fn page(OriginalUri(uri): OriginalUri) -> impl IntoResponse {
+    // Relative to the page, whose address may end in the name that it is nested under, or in a slash.
+    let last = uri.path().rsplit('/').next().unwrap_or_default();
+    let here = match last {
+        "" | "index.html" => ".".to_owned(),
+        last => format!("./{}", last.replace('&', "&amp;").replace('"', "%22").replace('<', "%3C")),
+    };
+    (fields("text/html; charset=utf-8"), include_str!("page.html").replace("{here}", &here))
+}
+
+pub(super) async fn style() -> impl IntoResponse {
+    (fields("text/css; charset=utf-8"), include_str!("style.css"))
+}
+
+pub(super) async fn script() -> impl IntoResponse {
+    (fields("text/javascript; charset=utf-8"), include_str!("script.js"))
+}
+
+/// All that is known now.
+pub(super) async fn figures(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
+    (fields("application/json"), sampler.all().1)
+}
+
+/// All that is known, and then each sample.
+pub(super) async fn stream(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
+    let watched =
+        Watched { samples: sampler.follow(), sampler, seen: None, end: Instant::now() + STREAM };
+    // Some proxies else keep what comes until there is more of it.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
+    (unbuffered, Sse::new(watched.events()).keep_alive(KeepAlive::default()))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Search {
+    name: String,
+    key: String,
+}
+
+/// How long the value of a key has still to live, by the `name` of its cache.
+pub(super) async fn ttl(body: Bytes) -> Response {
+    let Ok(Search { name, key }) = serde_json::from_slice(&body) else {
+        return refuse(StatusCode::BAD_REQUEST, "a search is {\"name\": a cache, \"key\": a key}");
+    };
+    let found = look().into_iter().filter(|reading| reading.name == name);
+    let sources = found.flat_map(|reading| reading.sources);
+    let mut sources = sources.filter(|source| source.may_be_searched()).peekable();
+    if sources.peek().is_none() {
+        return refuse(StatusCode::NOT_FOUND, "no cache of this name may be searched");
+    }
+    let Ok(ttls) = catch_unwind(AssertUnwindSafe(|| {
+        sources.filter_map(|source| source.ttl_of(&key)).collect::<Vec<_>>()
+    })) else {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the search for this key panicked");
+    };
+    // There may be several of one name.
+    let live = ttls.iter().find(|ttl| **ttl != Ttl::Missing);
+    let answer = match live.or(ttls.first()) {
+        None => return refuse(StatusCode::UNPROCESSABLE_ENTITY, "this is no key of that cache"),
+        Some(Ttl::Missing) => json!({ "ttl": "missing" }),
+        Some(Ttl::Persistent) => json!({ "ttl": "persistent" }),
+        Some(Ttl::Remaining(left)) => json!({ "ttl": "remaining", "ms": left.as_millis() as u64 }),
+    };
+    (fields("application/json"), answer.to_string()).into_response()
+}
+
+struct Watched {
+    sampler: Arc<Sampler>,
+    samples: watch::Receiver<Sample>,
+    /// The number of the last sample that was sent.
+    seen: Option<u64>,
+    end: Instant,
+}
+
+impl Watched {
+    fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(self, |mut watched| async {
+            let event = watched.next().await?;
+            Some((Ok(event), watched))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Event> {
+        let Some(seen) = self.seen else { return Some(self.all()) };
+        loop {
+            timeout_at(self.end, self.samples.changed()).await.ok()?.ok()?;
+            let Sample { number, text } = self.samples.borrow_and_update().clone();
+            match number.saturating_sub(seen) {
+                0 => {}
+                1 if !text.is_empty() => {
+                    self.seen = Some(number);
+                    return Some(Event::default().event("sample").data(text));
+                }
+                // It was too slow for some, or the first who looks.
+                _ => return Some(self.all()),
+            }
+        }
+    }
+
+    fn all(&mut self) -> Event {
+        let (number, text) = self.sampler.all();
+        self.seen = Some(number);
+        Event::default().event("figures").data(text)
+    }
+}
+
+fn refuse(status: StatusCode, sentence: &str) -> Response {
+    (status, fields("application/json"), json!({ "error": sentence }).to_string()).into_response()
+}
+
+fn fields(content_type: &'static str) -> Fields {
+    [
+        (header::CONTENT_TYPE, content_type),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ]
+}

@@ -1,0 +1,156 @@
+//! What is shown of a cache or a limiter, of what it tells of itself.
+
+use serde::{Serialize, Serializer};
+
+use crate::engine::metrics::{DeniedKey, KeyName, Reading, Spread};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Cache,
+    Limiter,
+    RedisCache,
+    RedisLimiter,
+}
+
+/// All things of one kind and name, as they are now.
+pub(super) struct Group {
+    pub(super) kind: Kind,
+    pub(super) name: String,
+    pub(super) counts: Counts,
+    pub(super) levels: Levels,
+    pub(super) denied_keys: Vec<Denied>,
+}
+
+/// What only grows. A kind has some of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Counts {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hits: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) misses: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sets: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expired: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) evicted: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) removed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) looked_at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) missed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allowed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) denied: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waited: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shadowed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) overflowed: Option<u64>,
+    #[serde(skip)]
+    pub(super) lag: Spread,
+    #[serde(skip)]
+    pub(super) sweeps: Spread,
+}
+
+/// What comes and goes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Levels {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    staleness_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subscribers: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overflow: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<f64>,
+    /// Whether it may be asked for a key's TTL.
+    searchable: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Denied {
+    #[serde(serialize_with = "key_name")]
+    key: KeyName,
+    plain: bool,
+    denials: u64,
+}
+
+impl Group {
+    /// What is shown of what was read; none where it is of another kind.
+    pub(super) fn read(reading: &Reading) -> Option<Self> {
+        let (kind, prefix) = match reading.kind() {
+            "fleeting_cache_hits_total" => (Kind::Cache, "fleeting_cache_"),
+            "fleeting_limiter_allowed_total" => (Kind::Limiter, "fleeting_limiter_"),
+            "fleeting_redis_cache_hits_total" => (Kind::RedisCache, "fleeting_redis_cache_"),
+            "fleeting_redis_limiter_allowed_total" => {
+                (Kind::RedisLimiter, "fleeting_redis_limiter_")
+            }
+            _ => return None,
+        };
+        let series = |name: &str| format!("{prefix}{name}");
+        let count = |name: &str| reading.count(&series(name));
+        let left = |cause: &str| reading.count_of(&series("departures_total"), cause);
+        let level = |name: &str| reading.level(&series(name));
+        let spread = |name: &str| reading.spread(&series(name)).cloned().unwrap_or_default();
+        let is_redis_cache = kind == Kind::RedisCache;
+        let counts = Counts {
+            hits: count("hits_total"),
+            misses: count("misses_total"),
+            sets: count("sets_total"),
+            // A server tells of these alone, and who hears of none is told of none.
+            expired: left("expired")
+                .or_else(|| count("events_total").filter(|events| is_redis_cache && *events > 0)),
+            evicted: left("evicted"),
+            removed: left("removed"),
+            replaced: left("replaced"),
+            looked_at: count("sweep_looked_at_total"),
+            missed: count("events_missed_total"),
+            allowed: count("allowed_total"),
+            denied: count("denied_total"),
+            waited: count("waited_total"),
+            shadowed: count("shadowed_total"),
+            overflowed: count("overflowed_total"),
+            lag: spread("event_lag_seconds"),
+            sweeps: spread("sweep_seconds"),
+        };
+        let levels = Levels {
+            entries: level("resident"),
+            weight: level("weight"),
+            staleness_ms: level("staleness_seconds").map(|seconds| seconds * 1_000.0),
+            subscribers: level("subscribers"),
+            overflow: level("events_overflow"),
+            keys: level("keys"),
+            searchable: reading.sources.iter().any(|source| source.may_be_searched()),
+        };
+        let denied_keys = reading.sources.iter().flat_map(|source| source.denied_keys());
+        let mut denied_keys: Vec<_> = denied_keys.map(Denied::new).collect();
+        denied_keys.sort_by_key(|key| u64::MAX - key.denials);
+        denied_keys.truncate(8);
+        Some(Self { kind, name: reading.name.clone(), counts, levels, denied_keys })
+    }
+}
+
+impl Denied {
+    fn new(DeniedKey { name, denials }: DeniedKey) -> Self {
+        Self { plain: matches!(name, KeyName::Plain(_)), key: name, denials }
+    }
+}
+
+/// A hash by its first twelve digits: more than enough to tell eight from each other.
+fn key_name<S: Serializer>(name: &KeyName, serializer: S) -> Result<S::Ok, S::Error> {
+    match name {
+        KeyName::Plain(text) => serializer.serialize_str(text),
+        KeyName::Hash(hash) => serializer.collect_str(&format_args!("{:012x}", hash >> 16)),
+    }
+}

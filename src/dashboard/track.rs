@@ -1,0 +1,259 @@
+//! The last minutes of each cache and limiter: what happens a second, made of counts that only grow.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use serde::{Serialize, Serializer};
+
+use super::figures::{Counts, Denied, Group, Kind, Levels};
+use crate::engine::metrics::Spread;
+
+/// Five minutes of samples.
+const POINTS: usize = 300;
+
+/// How many samples there are from one mark to the next.
+const MARK_EVERY: u64 = 10;
+
+/// Ratios and the spread of times are of the time since the oldest of so many marks: the last minute.
+const MARKS: usize = 6;
+
+#[derive(Default)]
+pub(super) struct Tracks {
+    number: u64,
+    groups: BTreeMap<(Kind, String), Track>,
+}
+
+struct Track {
+    now: Counts,
+    levels: Levels,
+    denied_keys: Vec<Denied>,
+    rates: Rates,
+    recent: Recent,
+    marks: VecDeque<Counts>,
+    history: History,
+}
+
+/// What happened a second, since the sample before.
+#[derive(Default, Serialize)]
+struct Rates {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sets: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reads: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    looked_at: Option<f64>,
+    sweeps: f64,
+}
+
+/// Of the last minute. Null where nothing happened of what it is about.
+#[derive(Default, Serialize)]
+struct Recent {
+    hit_ratio: Option<f64>,
+    denied_ratio: Option<f64>,
+    lag_p50_ms: Option<f64>,
+    lag_p99_ms: Option<f64>,
+    sweep_p99_ms: Option<f64>,
+}
+
+/// What is drawn, the oldest first.
+#[derive(Default, Serialize)]
+struct History {
+    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
+    expired: VecDeque<f32>,
+    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
+    evicted: VecDeque<f32>,
+    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
+    allowed: VecDeque<f32>,
+    #[serde(serialize_with = "points", skip_serializing_if = "VecDeque::is_empty")]
+    denied: VecDeque<f32>,
+}
+
+/// A group as it is now.
+#[derive(Serialize)]
+pub(super) struct Present<'a> {
+    kind: Kind,
+    name: &'a str,
+    counts: &'a Counts,
+    levels: &'a Levels,
+    rates: &'a Rates,
+    recent: &'a Recent,
+    denied_keys: &'a [Denied],
+}
+
+/// A group as it is now, and was.
+#[derive(Serialize)]
+pub(super) struct Whole<'a> {
+    #[serde(flatten)]
+    present: Present<'a>,
+    history: &'a History,
+}
+
+impl Tracks {
+    /// How many samples there were.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Takes in a sample, so long after the one before. What is not in it has ended.
+    pub(super) fn add(&mut self, groups: Vec<Group>, elapsed: Duration) {
+        let mut before = std::mem::take(&mut self.groups);
+        for group in groups {
+            let key = (group.kind, group.name);
+            let mut track = before.remove(&key).unwrap_or_else(|| Track::new(&group.counts));
+            track.add(group.counts, elapsed, self.number);
+            track.levels = group.levels;
+            track.denied_keys = group.denied_keys;
+            self.groups.insert(key, track);
+        }
+        self.number += 1;
+    }
+
+    pub(super) fn now(&self) -> impl Iterator<Item = Present<'_>> {
+        self.groups.iter().map(|((kind, name), track)| track.present(*kind, name))
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = Whole<'_>> {
+        self.groups.iter().map(|((kind, name), track)| Whole {
+            present: track.present(*kind, name),
+            history: &track.history,
+        })
+    }
+}
+
+impl Track {
+    /// What was counted before anybody looked happened at no known time.
+    fn new(counts: &Counts) -> Self {
+        Self {
+            now: counts.clone(),
+            levels: Levels::default(),
+            denied_keys: Vec::new(),
+            rates: Rates::default(),
+            recent: Recent::default(),
+            marks: VecDeque::from([counts.clone()]),
+            history: History::default(),
+        }
+    }
+
+    fn add(&mut self, now: Counts, elapsed: Duration, number: u64) {
+        let before = &self.now;
+        // The first look has none before it.
+        let per_second = |more: u64| match elapsed.as_secs_f64() {
+            0.0 => 0.0,
+            seconds => tenths(more as f64 / seconds),
+        };
+        let rate = |now: Option<u64>, before: Option<u64>| {
+            Some(per_second(now?.saturating_sub(before.unwrap_or(0))))
+        };
+        let reads = |counts: &Counts| Some(counts.hits? + counts.misses?);
+        self.rates = Rates {
+            expired: rate(now.expired, before.expired),
+            evicted: rate(now.evicted, before.evicted),
+            sets: rate(now.sets, before.sets),
+            reads: rate(reads(&now), reads(before)),
+            allowed: rate(now.allowed, before.allowed),
+            denied: rate(now.denied, before.denied),
+            looked_at: rate(now.looked_at, before.looked_at),
+            sweeps: per_second(times(&now.sweeps, &before.sweeps)),
+        };
+        let mark = self.marks.front().expect("there is one from the start");
+        self.recent = Recent::between(mark, &now);
+        self.history.add(&self.rates);
+        if number.is_multiple_of(MARK_EVERY) {
+            self.marks.push_back(now.clone());
+            if self.marks.len() > MARKS {
+                self.marks.pop_front();
+            }
+        }
+        self.now = now;
+    }
+
+    fn present<'a>(&'a self, kind: Kind, name: &'a str) -> Present<'a> {
+        let Self { now: counts, levels, denied_keys, rates, recent, .. } = self;
+        Present { kind, name, counts, levels, rates, recent, denied_keys }
+    }
+}
+
+impl Recent {
+    fn between(before: &Counts, now: &Counts) -> Self {
+        let more =
+            |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before.unwrap_or(0)));
+        let hits = more(now.hits, before.hits);
+        let misses = more(now.misses, before.misses);
+        let allowed = more(now.allowed, before.allowed);
+        let denied = more(now.denied, before.denied);
+        let [lag_p50_ms, lag_p99_ms] = percentiles(&now.lag, &before.lag, [0.5, 0.99]);
+        let [sweep_p99_ms] = percentiles(&now.sweeps, &before.sweeps, [0.99]);
+        Self {
+            hit_ratio: share(hits, misses),
+            denied_ratio: share(denied, allowed),
+            lag_p50_ms,
+            lag_p99_ms,
+            sweep_p99_ms,
+        }
+    }
+}
+
+impl History {
+    fn add(&mut self, rates: &Rates) {
+        for (points, rate) in [
+            (&mut self.expired, rates.expired),
+            (&mut self.evicted, rates.evicted),
+            (&mut self.allowed, rates.allowed),
+            (&mut self.denied, rates.denied),
+        ] {
+            points.extend(rate.map(|rate| rate as f32));
+            if points.len() > POINTS {
+                points.pop_front();
+            }
+        }
+    }
+}
+
+/// The share that the first have of both; none where there are none.
+fn share(some: Option<u64>, others: Option<u64>) -> Option<f64> {
+    let (some, others) = (some?, others?);
+    (some + others > 0).then(|| some as f64 / (some + others) as f64)
+}
+
+/// The times, in milliseconds, that these shares of what came since `before` are not above.
+fn percentiles<const N: usize>(
+    now: &Spread,
+    before: &Spread,
+    shares: [f64; N],
+) -> [Option<f64>; N] {
+    let all = times(now, before);
+    shares.map(|share| {
+        let mut left = (all as f64 * share).ceil() as u64;
+        now.since(before).find_map(|(seconds, count)| {
+            left = left.saturating_sub(count);
+            (left == 0).then(|| thousandths(seconds * 1_000.0))
+        })
+    })
+}
+
+/// How many came since `before`.
+fn times(now: &Spread, before: &Spread) -> u64 {
+    now.since(before).map(|(_, count)| count).sum()
+}
+
+fn points<S: Serializer>(points: &VecDeque<f32>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(points.iter().map(|&point| tenths(f64::from(point))))
+}
+
+fn tenths(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
+}
+
+fn thousandths(number: f64) -> f64 {
+    (number * 1_000.0).round() / 1_000.0
+}

@@ -1,0 +1,61 @@
+//! What was read of all things of one kind and name, for who looks at single figures.
+
+use std::sync::Arc;
+
+use super::{
+    figures::{Figure, Figures},
+    series::Series,
+    source::Source,
+    spread::Spread,
+};
+
+/// What was read of all things of one kind and name. Whoever drops it may drop the last of one of them.
+pub(crate) struct Reading {
+    pub(crate) name: String,
+    pub(super) series: &'static [Series],
+    pub(super) figures: Figures,
+    /// Those that still live.
+    pub(crate) sources: Vec<Arc<dyn Source>>,
+}
+
+impl Reading {
+    /// The name of the first series: which kind of thing it is.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.series[0].name
+    }
+
+    /// The count of a series, of all its labels; none where the kind has no such series.
+    pub(crate) fn count(&self, series: &str) -> Option<u64> {
+        let counts = self.of(series).filter_map(|(_, figure)| match figure {
+            Figure::Count(count) => Some(*count),
+            _ => None,
+        });
+        counts.fold(None, |sum, count| Some(sum.unwrap_or(0) + count))
+    }
+
+    /// The count of the one of several series that has this label.
+    pub(crate) fn count_of(&self, series: &str, label: &str) -> Option<u64> {
+        self.of(series).find_map(|(series, figure)| match figure {
+            Figure::Count(count) if series.has_label(label) => Some(*count),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn level(&self, series: &str) -> Option<f64> {
+        self.of(series).find_map(|(_, figure)| match figure {
+            Figure::Level(level) => Some(*level),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn spread(&self, series: &str) -> Option<&Spread> {
+        self.of(series).find_map(|(_, figure)| match figure {
+            Figure::Spread(spread) => Some(spread),
+            _ => None,
+        })
+    }
+
+    fn of(&self, series: &str) -> impl Iterator<Item = (&Series, &Figure)> {
+        self.series.iter().zip(self.figures.all()).filter(move |(one, _)| one.name == series)
+    }
+}

@@ -1,0 +1,206 @@
+//! Which keys were denied most often of late: a sketch of fixed size, which only denials write to.
+//!
+//! Space-saving (Metwally, Agrawal, El Abbadi, ICDT 2005), anew each minute: a key that is not among those counted takes
+//! the place of the one with the fewest denials, and its count, which is then what it has at most. What is told is what
+//! it has at least.
+
+use std::{
+    array,
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
+};
+
+use crate::engine::{
+    clock::Tick,
+    metrics::{DeniedKey, KeyName},
+};
+
+/// Each with a lock of its own: whoever is denied at the same time, by other keys, seldom meets.
+const PARTS: usize = 8;
+
+/// Keys that are counted in each part.
+const COUNTED: usize = 16;
+
+/// Keys that are told.
+const TOLD: usize = 8;
+
+const MINUTE: u64 = 60_000_000_000;
+
+/// What a key is called, where it may be.
+pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
+
+pub(super) struct Hot<K> {
+    parts: [Mutex<Part>; PARTS],
+    show: Option<ShowKey<K>>,
+}
+
+/// The denials of the minute, and of the one before.
+#[derive(Default)]
+struct Part {
+    minute: u64,
+    now: Vec<Counter>,
+    before: Vec<Counter>,
+}
+
+struct Counter {
+    /// Of the key.
+    hash: u64,
+    denials: u64,
+    /// How many of them may be of others, whose place it took.
+    excess: u64,
+    text: Option<String>,
+}
+
+impl<K> Hot<K> {
+    pub(super) fn new(show: Option<ShowKey<K>>) -> Self {
+        Self { parts: array::from_fn(|_| Mutex::default()), show }
+    }
+
+    /// Counts a denial of the key of this hash, under no lock.
+    #[cold]
+    pub(super) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
+        let part = &self.parts[(hash >> 7) as usize % PARTS];
+        let minute = now.nanoseconds() / MINUTE;
+        let mut locked = lock(part);
+        if locked.at(minute).bump(hash) {
+            return;
+        }
+        let Some(show) = &self.show else {
+            locked.at(minute).put(hash, None);
+            return;
+        };
+        drop(locked);
+        // Somebody's code, which may panic: the denial stands all the same.
+        let text = catch_unwind(AssertUnwindSafe(|| show(&key()))).ok();
+        let mut locked = lock(part);
+        let locked = locked.at(minute);
+        // Another may have put it meanwhile.
+        if !locked.bump(hash) {
+            locked.put(hash, text);
+        }
+    }
+
+    /// The keys with the most denials in this minute and the one before.
+    pub(super) fn read(&self, now: Tick) -> Vec<DeniedKey> {
+        let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
+        for part in &self.parts {
+            let mut part = lock(part);
+            let part = part.at(now.nanoseconds() / MINUTE);
+            for counter in part.now.iter().chain(&part.before) {
+                let (denials, text) = all.entry(counter.hash).or_default();
+                *denials += counter.denials - counter.excess;
+                *text = text.take().or_else(|| counter.text.clone());
+            }
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_unstable_by_key(|(hash, (denials, _))| (u64::MAX - denials, *hash));
+        all.truncate(TOLD);
+        let told = all.into_iter().map(|(hash, (denials, text))| DeniedKey {
+            name: text.map_or_else(|| KeyName::Hash(keyed(hash)), KeyName::Plain),
+            denials,
+        });
+        told.collect()
+    }
+}
+
+impl Part {
+    /// As it is in this minute. One who comes late finds it as it is.
+    fn at(&mut self, minute: u64) -> &mut Self {
+        if minute > self.minute {
+            let before = mem::take(&mut self.now);
+            self.before = if minute == self.minute + 1 { before } else { Vec::new() };
+            self.minute = minute;
+        }
+        self
+    }
+
+    /// Counts a denial, if the key is among those counted.
+    fn bump(&mut self, hash: u64) -> bool {
+        let known = self.now.iter_mut().find(|counter| counter.hash == hash);
+        known.map(|counter| counter.denials += 1).is_some()
+    }
+
+    fn put(&mut self, hash: u64, text: Option<String>) {
+        if self.now.len() < COUNTED {
+            self.now.push(Counter { hash, denials: 1, excess: 0, text });
+            return;
+        }
+        let least = self.now.iter_mut().min_by_key(|counter| counter.denials);
+        let least = least.expect("it is full, and so not empty");
+        let excess = least.denials;
+        *least = Counter { hash, denials: excess + 1, excess, text };
+    }
+}
+
+/// A hash that tells nothing of the key, nor of how the limiter hashes.
+fn keyed(hash: u64) -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    KEY.hash_one(hash)
+}
+
+fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+    part.lock().expect("no user code runs under this lock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: fn() -> u64 = || unreachable!("nobody asks for the key");
+
+    fn at(minute: u64) -> Tick {
+        Tick::from_nanoseconds(minute * MINUTE + 1)
+    }
+
+    fn counts(hot: &Hot<u64>, minute: u64) -> Vec<u64> {
+        hot.read(at(minute)).iter().map(|key| key.denials).collect()
+    }
+
+    #[test]
+    fn the_hottest_of_a_flood_are_found_and_none_is_told_too_often() {
+        let hot = Hot::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
+        // Of hashes that are spread, as those of keys are: one in a hundred is one of four.
+        for n in 0..100_000_u64 {
+            let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
+            hot.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
+        }
+        let told = hot.read(at(7));
+        let names: std::collections::BTreeSet<_> = told[..4]
+            .iter()
+            .map(|key| &key.name)
+            .cloned()
+            .map(|name| match name {
+                KeyName::Plain(text) => text,
+                KeyName::Hash(_) => panic!("it may be told"),
+            })
+            .collect();
+        assert_eq!(names, ["key 0", "key 1", "key 2", "key 3"].map(str::to_owned).into());
+        assert!(told.iter().all(|key| key.denials <= 1_000), "{told:?}");
+    }
+
+    #[test]
+    fn what_was_two_minutes_ago_is_forgotten() {
+        let hot = Hot::<u64>::new(None);
+        hot.note(1, at(7), NOBODY);
+        hot.note(1, at(8), NOBODY);
+        hot.note(1, at(7), NOBODY);
+        assert_eq!(counts(&hot, 8), [3]);
+        assert_eq!(counts(&hot, 9), [2]);
+        assert_eq!(counts(&hot, 10), [0; 0]);
+    }
+
+    #[test]
+    fn a_panic_of_who_names_a_key_leaves_its_hash() {
+        let hot = Hot::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
+        hot.note(1, at(0), || 1);
+        hot.note(1, at(0), || 1);
+        let told = hot.read(at(0));
+        assert!(matches!(told[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]), "{told:?}");
+        let other = Hot::<u64>::new(None);
+        other.note(1, at(0), NOBODY);
+        assert_eq!(other.read(at(0))[0].name, told[0].name, "a key has one hash in a process");
+    }
+}

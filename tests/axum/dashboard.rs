@@ -1,0 +1,220 @@
+//! The dashboard: what it answers, wherever it is mounted. What a browser makes of it is tested in tests/browser.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode, header},
+    response::Response,
+};
+use fleeting::{Cache, Limit, RateLimiter};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+async fn ask(app: &Router, request: Request<Body>) -> Response {
+    app.clone().oneshot(request).await.expect("a router never fails")
+}
+
+async fn get(app: &Router, path: &str) -> Response {
+    ask(app, Request::get(path).body(Body::empty()).unwrap()).await
+}
+
+async fn text(response: Response) -> String {
+    let body = response.into_body().collect().await.expect("it has a body").to_bytes();
+    String::from_utf8(body.into()).expect("it is text")
+}
+
+/// What the group of this name is shown as, when it is as wanted.
+async fn shown(app: &Router, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    // By a clock that is never paused: a thread looks, once a second.
+    let start = std::time::Instant::now();
+    loop {
+        let figures: Value = serde_json::from_str(&text(get(app, "/figures").await).await).unwrap();
+        let groups = figures["groups"].as_array().expect("there is a list").iter();
+        let group = groups.clone().find(|group| group["name"] == name);
+        if let Some(group) = group.filter(|group| wanted(group)) {
+            return group.clone();
+        }
+        assert!(start.elapsed() < Duration::from_secs(300), "{name} never is as wanted: {group:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
+async fn all_of_it_is_found_by_relative_addresses() {
+    let mounted = [
+        (Router::new().nest("/ops", fleeting::dashboard()), "/ops"),
+        (Router::new().nest("/ops", fleeting::dashboard()), "/ops/index.html"),
+        (Router::new().nest("/a/{tenant}/ops", fleeting::dashboard()), "/a/b:%22&/ops?x=1"),
+        (Router::new().nest("/a/{tenant}", fleeting::dashboard()), "/a/b:%22&%3C"),
+        (Router::new().nest_service("/ops", fleeting::dashboard()), "/ops"),
+        (Router::new().nest_service("/ops", fleeting::dashboard()), "/ops/"),
+        (Router::new().nest("/a", Router::new().nest("/ops", fleeting::dashboard())), "/a/ops"),
+        (fleeting::dashboard(), "/"),
+    ];
+    for (app, address) in mounted {
+        let page = get(&app, address).await;
+        assert_eq!(page.status(), StatusCode::OK, "{address}");
+        assert_eq!(page.headers()[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        let policy = page.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"));
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        let page = text(page).await;
+        for (kind, content_type) in [("href", "text/css"), ("src", "text/javascript")] {
+            let (_, rest) = page.split_once(&format!("{kind}=\"./")).expect("there is one");
+            let (link, _) = rest.split_once('"').expect("it ends");
+            // As a browser finds it: beside the page.
+            let address = address.split('?').next().unwrap();
+            let folder = &address[..=address.rfind('/').unwrap()];
+            let found = get(&app, &format!("{folder}{}", link.replace("&amp;", "&"))).await;
+            assert_eq!(found.status(), StatusCode::OK, "{link} of {address}");
+            let told = found.headers()[header::CONTENT_TYPE].to_str().unwrap();
+            assert!(told.starts_with(content_type), "{told}");
+            assert_eq!(found.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+            let found = text(found).await;
+            for danger in ["http:", "https:", "url(", "@import", "innerHTML", "eval("] {
+                let found = found.replace("http://www.w3.org/2000/svg", "");
+                assert!(!found.contains(danger), "{link} has {danger}");
+            }
+        }
+        for danger in ["style=", "<style", "onload", "http:", "https:"] {
+            assert!(!page.contains(danger), "the page has {danger}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn caches_and_limiters_are_shown_by_their_names() {
+    let app = fleeting::dashboard();
+    let name = "shown <b>&\u{202e}";
+    let cache = Cache::<u32, u32>::builder().name(name).max_entries(10).build();
+    let limiter = RateLimiter::<u32>::builder().name("shown").limit(Limit::per_hour(1)).build();
+    // Rates are of what is seen to happen.
+    shown(&app, name, |_| true).await;
+    shown(&app, "shown", |_| true).await;
+    for n in 0..15 {
+        cache.set(n, n).await;
+    }
+    cache.get(&14).await;
+    for _ in 0..4 {
+        let _ = limiter.check(&7).await;
+    }
+    let of_cache = shown(&app, name, |group| group["counts"]["evicted"] == 5).await;
+    assert_eq!(of_cache["kind"], "cache");
+    assert_eq!(of_cache["levels"]["entries"], 10.0);
+    assert_eq!(of_cache["counts"]["hits"], 1);
+    assert_eq!(of_cache["recent"]["hit_ratio"], 1.0);
+    assert_eq!(of_cache["recent"]["lag_p99_ms"], Value::Null);
+    let evicted = of_cache["history"]["evicted"].as_array().expect("it is a list");
+    assert!(evicted.iter().any(|rate| rate.as_f64() > Some(0.0)), "{evicted:?}");
+    let of_limiter = shown(&app, "shown", |group| group["counts"]["denied"] == 3).await;
+    assert_eq!(of_limiter["recent"]["denied_ratio"], 0.75);
+    let key = &of_limiter["denied_keys"][0];
+    assert_eq!((&key["plain"], &key["denials"]), (&false.into(), &3.into()), "{of_limiter}");
+    assert_eq!(key["key"].as_str().map(str::len), Some(12), "{key}");
+
+    // What has ended is shown no more.
+    drop(cache);
+    let start = std::time::Instant::now();
+    while text(get(&app, "/figures").await).await.contains("shown <b>") {
+        assert!(start.elapsed() < Duration::from_secs(300), "it is still shown");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[tokio::test]
+async fn denied_keys_are_plain_where_that_is_allowed() {
+    let app = fleeting::dashboard();
+    let limiter = RateLimiter::<String>::builder()
+        .name("plain")
+        .limit(Limit::per_hour(1))
+        .show_keys(|key| format!("user {key}"))
+        .build();
+    for (key, times) in [("ada", 9), ("eve", 30), ("bob", 2), ("joe", 1)] {
+        for _ in 0..times {
+            let _ = limiter.check(key).await;
+        }
+    }
+    let told = shown(&app, "plain", |group| group["counts"]["denied"] == 38).await;
+    let key = |key: &str, denials: u64| json!({ "key": key, "plain": true, "denials": denials });
+    let expected = json!([key("user eve", 29), key("user ada", 8), key("user bob", 1)]);
+    assert_eq!(told["denied_keys"], expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_begins_with_all_goes_on_with_samples_and_ends() {
+    let app = fleeting::dashboard();
+    let cache = Cache::<u32, u32>::builder().name("streamed").build();
+    shown(&app, "streamed", |_| true).await;
+    let (start, response) = (Instant::now(), get(&app, "/stream").await);
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+    // So paused time is at the stream's end as soon as nothing else is to be done.
+    let events = text(response).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(10));
+    assert!(events.starts_with("event: figures\ndata: {"), "{events}");
+    assert!(events.contains("\"history\""), "{events}");
+    drop(cache);
+}
+
+#[tokio::test]
+async fn samples_follow_each_other() {
+    let app = fleeting::dashboard();
+    let cache = Cache::<u32, u32>::builder().name("followed").build();
+    let mut body = get(&app, "/stream").await.into_body();
+    let mut numbers = Vec::new();
+    while numbers.len() < 3 {
+        let frame = body.frame().await.expect("it lasts for ten seconds").expect("it is whole");
+        let event = String::from_utf8(frame.into_data().expect("it is data").into()).unwrap();
+        // A line without a name keeps the connection awake.
+        let Some(data) = event.split("data: ").nth(1) else { continue };
+        let sample: Value = serde_json::from_str(data.trim_end()).expect("it is JSON");
+        numbers.push(sample["number"].as_u64().expect("it has a number"));
+        cache.set(7, 7).await;
+    }
+    assert!(numbers.windows(2).all(|two| two[1] > two[0]), "{numbers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_searched_where_that_is_allowed() {
+    let cache = Cache::<u32, u32>::builder()
+        .name("searched")
+        .inspect(|text| {
+            assert_ne!(text, "666", "somebody's code panics");
+            text.parse().ok()
+        })
+        .build();
+    let closed = Cache::<u32, u32>::builder().name("closed").build();
+    cache.set_ex(1, 1, Duration::from_millis(1_500)).await;
+    cache.set(2, 2).await;
+    closed.set(1, 1).await;
+    let app = Router::new().nest("/ops", fleeting::dashboard());
+    let search = async |body: String| {
+        let response = ask(&app, Request::post("/ops/ttl").body(body.into()).unwrap()).await;
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        let status = response.status().as_u16();
+        (status, serde_json::from_str::<Value>(&text(response).await).expect("it is JSON"))
+    };
+    let by =
+        async |name: &str, key: &str| search(json!({ "name": name, "key": key }).to_string()).await;
+    assert_eq!(by("searched", "1").await, (200, json!({ "ttl": "remaining", "ms": 1_500 })));
+    assert_eq!(by("searched", "2").await, (200, json!({ "ttl": "persistent" })));
+    assert_eq!(by("searched", "3").await, (200, json!({ "ttl": "missing" })));
+    tokio::time::advance(Duration::from_millis(1_500)).await;
+    assert_eq!(by("searched", "1").await, (200, json!({ "ttl": "missing" })));
+    let refused = async |(status, told): (u16, Value), expected: u16, part: &str| {
+        assert_eq!(status, expected, "{told}");
+        assert!(told["error"].as_str().is_some_and(|told| told.contains(part)), "{told}");
+    };
+    refused(by("searched", "x").await, 422, "no key").await;
+    refused(by("searched", "666").await, 500, "panicked").await;
+    refused(by("closed", "1").await, 404, "may be searched").await;
+    refused(by("nothing", "1").await, 404, "may be searched").await;
+    refused(search("x".to_owned()).await, 400, "a search is").await;
+    // It goes on after a panic.
+    assert_eq!(by("searched", "2").await.0, 200);
+    let long = ask(&app, Request::post("/ops/ttl").body("x".repeat(100_000).into()).unwrap()).await;
+    assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
