@@ -59,7 +59,7 @@ use crate::engine::{
     event::Cause,
     hasher::DefaultHasher,
     state::SharedState,
-    store::{ClearPass, Location},
+    store::{Location, Pass},
 };
 
 /// How many entries `Debug` shows.
@@ -368,7 +368,7 @@ where
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {
-            let mut pass = ClearPass::new(shard);
+            let mut pass = Pass::of(shard);
             loop {
                 consume_budget().await;
                 let goes_on = self.shared.store.clear_windows(&mut pass, &self.shared.clock);

@@ -15,7 +15,7 @@ use tokio::task::consume_budget;
 use crate::engine::{
     clock::{Deadline, Now},
     state::SharedState,
-    store::{ClearPass, Entry, Failure, Location},
+    store::{Entry, Failure, Location, Pass},
 };
 
 /// How long it takes at first until a refresh that failed is tried again, and at most.
@@ -133,7 +133,7 @@ where
 
     pub(super) async fn forget_all(&self) {
         for shard in 0..self.of_keys.store.shard_count() {
-            let mut pass = ClearPass::new(shard);
+            let mut pass = Pass::of(shard);
             while self.of_keys.store.clear_windows(&mut pass, &self.of_keys.clock) {
                 consume_budget().await;
             }

@@ -53,7 +53,7 @@ use std::{
 };
 
 #[cfg(feature = "serde")]
-pub(crate) use self::copy::{Copied, CopyPass};
+pub(crate) use self::copy::Copied;
 pub use self::entry::{Cause, Event};
 #[cfg(feature = "redis")]
 pub(crate) use self::meetings::{Joined, Meetings};
@@ -73,7 +73,6 @@ pub(crate) use self::{
     asked::{Leavers, Sought, Turn},
     bound::Weigher,
     bounded::Vacant,
-    clear::ClearPass,
     counters::bump,
     entry::{Departure, Entry},
     flight::{Awaited, Failure, Flight, Landing},

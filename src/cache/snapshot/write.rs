@@ -15,7 +15,7 @@ use super::{
 use crate::engine::{
     clock::wall_clock,
     state::SharedState,
-    store::{Copied, CopyPass},
+    store::{Copied, Pass},
 };
 
 /// How many bytes make a block: enough that what each costs is little beside them.
@@ -38,7 +38,7 @@ where
     writer.write_all(&head).await.map_err(SnapshotError::Write)?;
     let mut copies = Vec::new();
     for shard in 0..shared.store.shard_count() {
-        let mut pass = CopyPass::new(shard);
+        let mut pass = Pass::of(shard);
         let mut goes_on = true;
         while goes_on {
             consume_budget().await;

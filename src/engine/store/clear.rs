@@ -11,6 +11,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
+    pass::Pass,
     window::{self, WINDOW},
 };
 use crate::engine::{
@@ -21,20 +22,6 @@ use crate::engine::{
 /// How many buckets are cleared under one lock.
 const CLEARED_AT_ONCE: usize = 8 * WINDOW;
 
-/// How far one shard is cleared.
-pub(crate) struct ClearPass {
-    shard: usize,
-    next: usize,
-    /// That of the shard when the pass began.
-    generation: Option<u32>,
-}
-
-impl ClearPass {
-    pub(crate) fn new(shard: usize) -> Self {
-        Self { shard, next: 0, generation: None }
-    }
-}
-
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
@@ -42,7 +29,7 @@ where
 {
     /// Takes out what is in the next windows of a shard, or all of it where nobody wants to hear of it; tells whether
     /// there may be more.
-    pub(crate) fn clear_windows(&self, pass: &mut ClearPass, now: &impl Now) -> bool {
+    pub(crate) fn clear_windows(&self, pass: &mut Pass, now: &impl Now) -> bool {
         // Made before the lock: to allocate under it would keep readers waiting for the system.
         let mut gone = RawTable::with_capacity(self.reserved);
         let mut departures = Vec::with_capacity(CLEARED_AT_ONCE);
@@ -61,11 +48,7 @@ where
             || self.journal.wants(Cause::Removed)
             || beside.asked.as_ref().is_some_and(|asked| asked.has_leavers());
         if wanted {
-            // What has moved may be behind us.
-            if pass.generation != Some(beside.generation) {
-                pass.generation = Some(beside.generation);
-                pass.next = 0;
-            }
+            pass.go_on(beside.generation);
             let end = table.buckets().min(pass.next + CLEARED_AT_ONCE);
             for start in (pass.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);

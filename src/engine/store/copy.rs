@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, tags::TagSet, window};
+use super::{Store, pass::Pass, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
 /// A live entry, as it was under the lock.
@@ -29,23 +29,6 @@ const LONGEST: Duration = Duration::from_micros(50);
 const CLONES_BETWEEN: usize = 4;
 const MOST_BETWEEN: usize = 32;
 
-/// How far the copying of one shard has come.
-///
-/// As long as entries keep their places, each that is there all the time is seen once. Where they move (the table grows,
-/// or shrinks) the shard is gone through anew, so that none is missed; what was seen before is seen again.
-pub(crate) struct CopyPass {
-    shard: usize,
-    next: usize,
-    /// That of the shard when the pass began.
-    generation: Option<u32>,
-}
-
-impl CopyPass {
-    pub(crate) fn new(shard: usize) -> Self {
-        Self { shard, next: 0, generation: None }
-    }
-}
-
 impl<K, V, S> Store<K, V, S>
 where
     K: Hash + Eq,
@@ -54,7 +37,7 @@ where
     /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
     pub(crate) fn copy_some(
         &self,
-        pass: &mut CopyPass,
+        pass: &mut Pass,
         now: &impl Now,
         copies: &mut Vec<Copied<K, V>>,
     ) -> bool
@@ -70,11 +53,7 @@ where
             return true;
         }
         let now = now.tick();
-        let generation = Some(shard.beside().generation);
-        if pass.generation != generation {
-            pass.generation = generation;
-            pass.next = 0;
-        }
+        pass.go_on(shard.beside().generation);
         let kept = &shard.beside().kept;
         let begin = Instant::now();
         let mut between = CLONES_BETWEEN;

@@ -1,4 +1,5 @@
-//! A look at all entries, some windows at a time, which takes out those that something names.
+//! How far a look at all entries has come, some buckets under one lock; and such a look that takes out those that
+//! something names.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -17,18 +18,29 @@ use crate::engine::{
 /// How many buckets are looked at under one lock.
 const LOOKED_AT_ONCE: usize = 8 * WINDOW;
 
-/// How far all entries have been looked at.
+/// How far entries have been looked at.
+///
+/// As long as they keep their places, each that is there all the time is seen once. Where they move (the table grows, or
+/// shrinks) their shard is gone through anew, so that none is missed; what was seen before may be seen again.
 #[derive(Default)]
 pub(crate) struct Pass {
     pub(super) shard: usize,
-    next: usize,
+    pub(super) next: usize,
     /// That of the shard when the look at it began.
     generation: Option<u32>,
 }
 
 impl Pass {
-    pub(super) fn of(shard: usize) -> Self {
+    pub(crate) fn of(shard: usize) -> Self {
         Self { shard, ..Self::default() }
+    }
+
+    /// Goes on in its shard, which is locked and of this generation.
+    pub(super) fn go_on(&mut self, generation: u32) {
+        // What has moved may be behind us.
+        if self.generation != Some(generation) {
+            (self.generation, self.next) = (Some(generation), 0);
+        }
     }
 }
 
@@ -71,10 +83,7 @@ where
         }
         let now = now.tick();
         let (table, beside) = locked.parts();
-        // What has moved may be behind us.
-        if pass.generation != Some(beside.generation) {
-            (pass.generation, pass.next) = (Some(beside.generation), 0);
-        }
+        pass.go_on(beside.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
         let end = buckets.min(pass.next + LOOKED_AT_ONCE);
         // All are named before any is taken out: a panic then changes nothing.
