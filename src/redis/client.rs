@@ -122,8 +122,8 @@ impl Client {
     }
 
     /// Who is told of changes by these connections.
-    pub(super) fn feed(&self) -> Option<&Feed> {
-        self.inner.dial.feed().map(|feed| &**feed)
+    pub(super) fn feed(&self) -> Option<&Arc<Feed>> {
+        self.inner.dial.feed()
     }
 
     /// The same on the connection of what has to be answered within milliseconds.

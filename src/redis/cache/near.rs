@@ -52,8 +52,9 @@ pub(super) type Make<V> = fn(Settings, Arc<Commands>, Format, String) -> Arc<dyn
 
 pub(super) struct NearCache<V> {
     settings: Settings,
-    /// By whose client the feed is told of changes.
     commands: Arc<Commands>,
+    /// That of the client of `commands`: a look-up would have to follow three pointers to it.
+    feed: Arc<Feed>,
     format: Format,
     name: String,
     /// Made with the first question: a cache needs a runtime, and nobody has to have one who builds this.
@@ -98,9 +99,11 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         format: Format,
         name: String,
     ) -> Arc<dyn Near<V>> {
+        let feed = commands.client.feed().expect("its client was made with one").clone();
         Arc::new(Self {
             settings,
             commands,
+            feed,
             format,
             name: format!("{name} near"),
             kept: OnceLock::new(),
@@ -109,10 +112,6 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             misses: AtomicU64::new(0),
             not_kept: AtomicU64::new(0),
         })
-    }
-
-    fn feed(&self) -> &Feed {
-        self.commands.client.feed().expect("its client was made with one")
     }
 
     fn kept(&self) -> &Cache<Key, Kept<V>> {
@@ -124,15 +123,14 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
 
     /// Joins the question that is under way, or begins one, by a task of its own: nobody's drop ends it.
     fn ask(self: Arc<Self>, key: &[u8]) -> Answer<V> {
-        let place = self.feed().place(key);
         let mut asked = lock(&self.asked);
         if let Some(question) = asked.get(key)
-            && self.feed().stands(place, question.mark)
+            && self.feed.stands(question.mark)
         {
             return question.answer.clone();
         }
         // Before the server is asked.
-        let mark = self.feed().mark(place);
+        let mark = self.feed.mark(key);
         let (tell, answer) = oneshot::channel();
         let answer = answer.shared();
         let key: Key = key.into();
@@ -152,8 +150,6 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     }
 
     async fn answer(&self, key: Key, mark: Mark) -> Result<Option<V>, Error> {
-        let feed = self.feed();
-        let place = feed.place(&key);
         // What is kept dies no later than on the server, and is no older than it may be: so both count from here.
         let begin = Instant::now();
         let (get, ttl) = (self.commands.get(&key), self.commands.ttl(&key));
@@ -166,7 +162,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let (value, ttl, is_told) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                feed.fall(&key);
+                self.feed.fall(&key);
                 return Err(error);
             }
         };
@@ -178,7 +174,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
         let until = begin.checked_add(lives_for);
-        if is_told && !lives_for.is_zero() && feed.stands(place, mark) {
+        if is_told && !lives_for.is_zero() && self.feed.stands(mark) {
             let kept = Kept { value: value.clone(), mark };
             match until {
                 Some(until) => self.kept().set_until(key, kept, until).await,
@@ -186,7 +182,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             };
         } else {
             // It may be newer than another that is kept.
-            feed.fall(&key);
+            self.feed.fall(&key);
             self.not_kept.fetch_add(1, Relaxed);
         }
         Ok(value)
@@ -198,9 +194,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
         let Some(kept) = self.kept.get() else { return Poll::Ready(None) };
         let found = ready!(std::pin::pin!(kept.get(key)).poll(cx));
         Poll::Ready(found.and_then(|Kept { value, mark }| {
-            let feed = self.feed();
             // After it was found: who has seen a change before this call has moved the mark by now.
-            if !feed.stands(feed.place(key), mark) {
+            if !self.feed.stands(mark) {
                 self.fallen.fetch_add(1, Relaxed);
                 return None;
             }
@@ -239,7 +234,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V
         let misses = self.misses.load(Relaxed);
         let values = found.saturating_sub(self.fallen.load(Relaxed) + misses);
         let not_kept = self.not_kept.load(Relaxed);
-        NearStats { values, misses, told_of: self.feed().told_of(), not_kept }
+        NearStats { values, misses, told_of: self.feed.told_of(), not_kept }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use ::redis::{Cmd, Value};
 
 use super::marks::Marks;
-pub(in crate::redis) use super::marks::{Mark, Place};
+pub(in crate::redis) use super::marks::Mark;
 use crate::redis::{error::keys_of, keyspace::Keyspace};
 
 pub(in crate::redis) struct Feed {
@@ -40,18 +40,13 @@ impl Feed {
         }
     }
 
-    #[inline]
-    pub(in crate::redis) fn place(&self, key: &[u8]) -> Place {
-        self.marks.place(key)
-    }
-
-    pub(in crate::redis) fn mark(&self, place: Place) -> Mark {
-        self.marks.mark(place)
+    pub(in crate::redis) fn mark(&self, key: &[u8]) -> Mark {
+        self.marks.mark(self.marks.place(key))
     }
 
     #[inline]
-    pub(in crate::redis) fn stands(&self, place: Place, mark: Mark) -> bool {
-        self.marks.stands(place, mark)
+    pub(in crate::redis) fn stands(&self, mark: Mark) -> bool {
+        self.marks.stands(mark)
     }
 
     /// Something came about a key, or was sent.

@@ -129,7 +129,7 @@ impl World {
             return Ok(());
         }
         if let Some((version, mark)) = self.kept
-            && self.marks.stands(place, mark)
+            && self.marks.stands(mark)
         {
             self.hits += 1;
             return self.see(version, self.seen);
@@ -137,7 +137,7 @@ impl World {
         let question = match self.asked {
             Some(at)
                 if self.fault == Fault::JoinedAnyway
-                    || self.marks.stands(place, self.questions[at].mark) =>
+                    || self.marks.stands(self.questions[at].mark) =>
             {
                 at
             }
@@ -209,7 +209,7 @@ impl World {
         if self.fault == Fault::KeptAnyway {
             question.mark = self.marks.mark(place);
         }
-        if self.marks.stands(place, question.mark) {
+        if self.marks.stands(question.mark) {
             self.kept = Some((version, question.mark));
         } else if self.fault != Fault::SilentAnswer {
             self.marks.fall(place);
@@ -266,7 +266,7 @@ impl World {
             self.keep(place);
         }
         match self.kept {
-            Some((version, mark)) if self.marks.stands(place, mark) && version < self.version => {
+            Some((version, mark)) if self.marks.stands(mark) && version < self.version => {
                 Err(format!("{version} is kept, and {} is there", self.version))
             }
             _ => Ok(()),
@@ -332,9 +332,9 @@ fn a_mark_that_fell_never_stands_again() {
     let of = |place| marks.mark(place);
     let (of_ada, of_bob) = (of(ada), of(bob));
     marks.fall(ada);
-    assert!(!marks.stands(ada, of_ada) && marks.stands(bob, of_bob));
+    assert!(!marks.stands(of_ada) && marks.stands(of_bob));
     let again = of(ada);
     marks.fall_all();
-    assert!(!marks.stands(ada, of_ada) && !marks.stands(ada, again) && !marks.stands(bob, of_bob));
-    assert!(marks.stands(ada, of(ada)));
+    assert!(!marks.stands(of_ada) && !marks.stands(again) && !marks.stands(of_bob));
+    assert!(marks.stands(of(ada)));
 }
