@@ -18,6 +18,7 @@ mod many;
 mod metrics;
 mod near;
 mod near_reads;
+mod questions;
 mod scan;
 mod state;
 mod stats;

@@ -26,16 +26,19 @@ use ::redis::{Cmd, Value};
 use tokio::time::{Instant, sleep};
 
 pub use self::{builder::ClientBuilder, urls::Urls};
+pub(super) use self::{
+    cluster::SlotPlace,
+    feed::{Feed, Mark},
+    link::Asked,
+    node::Node,
+};
 use self::{
     connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
     node::Lane,
 };
-pub(super) use self::{
-    feed::{Feed, Mark},
-    node::Node,
-};
 use super::{
     Error,
+    error::is_divided,
     keyspace::{Keyspace, Kind},
 };
 
@@ -150,13 +153,12 @@ impl Client {
 
     /// Sends what only reads to one server.
     pub(super) async fn send_to(&self, node: &Node, cmd: &Cmd) -> Result<Value, Error> {
-        self.send_until(Some(node), (cmd, None), Resend::Once, self.deadline(None)).await
+        self.send_until(Some(node), Asked::One(cmd), Resend::Once, self.deadline(None)).await
     }
 
-    /// Sends two that only read, to the server that has their key: the answer is both of theirs, and whether changes are told
-    /// of from then on.
-    pub(super) async fn send_both(&self, cmd: &Cmd, also: &Cmd) -> Result<Value, Error> {
-        self.send_until(None, (cmd, Some(also)), Resend::Once, self.deadline(None)).await
+    /// Sends some that only read, of keys in one slot, so that what they answer may be kept: see [`Asked::Told`].
+    pub(super) async fn send_told(&self, cmds: &[&Cmd]) -> Result<Value, Error> {
+        self.send_until(None, Asked::Told(cmds), Resend::Once, self.deadline(None)).await
     }
 
     /// When what begins now has to be done: within `timeout`, or the client's own one.
@@ -166,21 +168,27 @@ impl Client {
         Instant::now() + timeout.unwrap_or(self.inner.timeout).min(LONGEST)
     }
 
-    /// Sends a command, again and again while it certainly was not carried out and there is time.
+    /// Sends a command, again and again while it certainly was not carried out and there is time. Where it reads several keys,
+    /// that some of them are elsewhere, as their slot is being moved, is said at once: `is_divided`.
     pub(super) async fn send(
         &self,
-        cmd: &Cmd,
+        asked: Asked<'_>,
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
-        let _falls = self.feed().map(|feed| Sent { feed, cmd });
-        self.send_until(None, (cmd, None), resend, deadline).await
+        let _falls = self.feed().map(|feed| Sent { feed, cmd: asked.first() });
+        self.send_until(None, asked, resend, deadline).await
+    }
+
+    /// In a cluster, where the slots of some keys are; the keys are those that there can't be.
+    pub(super) async fn places(&self, absent: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
+        self.inner.connection.places(absent, self.deadline(None)).await
     }
 
     async fn send_until(
         &self,
         node: Option<&Node>,
-        (cmd, also): (&Cmd, Option<&Cmd>),
+        asked: Asked<'_>,
         resend: Resend,
         deadline: Instant,
     ) -> Result<Value, Error> {
@@ -188,7 +196,7 @@ impl Client {
         let (mut resend, only_reads) = (resend, resend == Resend::Once);
         let mut refusal = None;
         loop {
-            let request = Request { cmd, also, deadline, may_repeat: resend == Resend::Once };
+            let request = Request { asked, deadline, may_repeat: resend == Resend::Once };
             let answer = self.inner.connection.send(node, self.lane, request).await;
             self.inner.counters.note(&answer);
             let Err(error) = answer else { return answer };
@@ -197,6 +205,11 @@ impl Client {
                 // At once and without a pause: the connection that lost the answer is made anew meanwhile.
                 Error::Unanswered(_) if resend == Resend::Once && now < deadline => {
                     resend = Resend::Never;
+                }
+                Error::Unavailable(ref cause)
+                    if !matches!(asked, Asked::One(_)) && is_divided(cause) =>
+                {
+                    return Err(error);
                 }
                 // Not carried out for certain, so also what changes something is safe to send again.
                 Error::Connect(_) | Error::Unavailable(_)

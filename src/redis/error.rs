@@ -173,6 +173,11 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 
+/// Whether some of several keys are elsewhere, as their slot is being moved.
+pub(super) fn is_divided(error: &RedisError) -> bool {
+    server_kind(error) == Some(ServerErrorKind::TryAgain)
+}
+
 pub(super) fn server_kind(error: &RedisError) -> Option<ServerErrorKind> {
     match error.kind() {
         ErrorKind::Server(kind) => Some(kind),

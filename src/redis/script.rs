@@ -5,9 +5,13 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs};
+use ::redis::{Arg, Cmd, FromRedisValue, ToRedisArgs, Value};
 
-use super::{Client, Error, client::Resend, error::key_of};
+use super::{
+    Client, Error,
+    client::{Asked, Resend},
+    error::key_of,
+};
 
 /// Arguments and their bytes, for which most calls need no more memory.
 const CAPACITY: (usize, usize) = (8, 192);
@@ -65,11 +69,14 @@ pub(super) struct Call<'a> {
     cmd: Cmd,
     /// How long it may take, where that is not as long as all others.
     timeout: Option<Duration>,
+    /// It reads several keys, and its caller asks for each where that can't be.
+    is_divisible: bool,
 }
 
 impl<'a> Call<'a> {
     fn new(script: Option<&'a Script>) -> Self {
-        Self { script, cmd: Cmd::with_capacity(CAPACITY.0, CAPACITY.1), timeout: None }
+        let cmd = Cmd::with_capacity(CAPACITY.0, CAPACITY.1);
+        Self { script, cmd, timeout: None, is_divisible: false }
     }
 
     /// Of the command `name`, whose first argument is `key`.
@@ -88,6 +95,12 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Where some of its keys are elsewhere, as their slot is being moved, that is said at once: see `is_divided`.
+    pub(super) fn divisible(mut self) -> Self {
+        self.is_divisible = true;
+        self
+    }
+
     /// Sends what may be sent twice: what only reads, or leaves the same state if it is repeated. Where an
     /// answer is lost, it is.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
@@ -103,15 +116,27 @@ impl<'a> Call<'a> {
         self.send(client, Resend::Never).await
     }
 
-    /// Sends two commands that only read, at once; and tells whether changes are told of from then on.
+    /// Sends what only reads, with another of the same key, so that the answers may be kept; and tells whether changes are
+    /// told of from then on.
     pub(super) async fn send_both<T: FromRedisValue, U: FromRedisValue>(
         self,
         other: Call<'_>,
         client: &Client,
     ) -> Result<(T, U, bool), Error> {
-        let answer = client.send_both(&self.cmd, &other.cmd).await?;
-        FromRedisValue::from_redis_value(answer)
-            .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
+        let answer = client.send_told(&[&self.cmd, &other.cmd]).await;
+        self.read(answer)
+    }
+
+    /// The same of one alone.
+    pub(super) async fn send_told<T: FromRedisValue>(
+        mut self,
+        client: &Client,
+    ) -> Result<(T, bool), Error> {
+        let mut answer = client.send_told(&[&self.cmd]).await;
+        if self.is_unknown(&answer) {
+            answer = client.send_told(&[&self.cmd]).await;
+        }
+        self.read(answer)
     }
 
     async fn send<T: FromRedisValue>(
@@ -120,15 +145,31 @@ impl<'a> Call<'a> {
         resend: Resend,
     ) -> Result<T, Error> {
         let deadline = client.deadline(self.timeout);
-        // By its hash, which is shorter than the script. A server that restarted, or another after a failover,
-        // has not seen it; one that has not has changed nothing, so the whole script is safe to send.
-        let mut answer = client.send(&self.cmd, resend, deadline).await;
-        if let (Err(Error::Server(error)), Some(script)) = (&answer, self.script)
-            && error.code() == Some("NOSCRIPT")
-        {
-            self.cmd = by_code(&self.cmd, script);
-            answer = client.send(&self.cmd, resend, deadline).await;
+        let mut answer = client.send(self.asked(), resend, deadline).await;
+        if self.is_unknown(&answer) {
+            answer = client.send(self.asked(), resend, deadline).await;
         }
+        self.read(answer)
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        if self.is_divisible { Asked::Many(&self.cmd) } else { Asked::One(&self.cmd) }
+    }
+
+    /// Whether the server does not know the script, which is sent by its hash at first: that is shorter. A server that
+    /// restarted, or another after a failover, has not seen it. It has changed nothing, so the whole script is safe to
+    /// send, which this call is from then on.
+    fn is_unknown(&mut self, answer: &Result<Value, Error>) -> bool {
+        match (answer, self.script) {
+            (Err(Error::Server(error)), Some(script)) if error.code() == Some("NOSCRIPT") => {
+                self.cmd = by_code(&self.cmd, script);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn read<T: FromRedisValue>(&self, answer: Result<Value, Error>) -> Result<T, Error> {
         T::from_redis_value(answer?)
             .map_err(|source| Error::Decode { key: key_of(&self.cmd), source: source.into() })
     }

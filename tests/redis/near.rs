@@ -24,24 +24,24 @@ use crate::{
     servers::{Cluster, Proxy, Server, connect},
 };
 
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// For what must come, on a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is kept stays until somebody says that it has changed.
-fn lasting(client: &Client, name: &str) -> CacheBuilder<String, u64> {
+pub(crate) fn lasting(client: &Client, name: &str) -> CacheBuilder<String, u64> {
     Cache::builder(client, name).near(1_000).near_max_age(HOUR)
 }
 
 /// A near cache, and the same cache as others have it.
-async fn pair(server: &Server, name: &str) -> (Cache<String, u64>, Cache<String, u64>) {
+pub(crate) async fn pair(server: &Server, name: &str) -> (Cache<String, u64>, Cache<String, u64>) {
     let (here, there) = (connect(server.url()).await, connect(server.url()).await);
     (lasting(&here, name).build().unwrap(), Cache::new(&there, name).unwrap())
 }
 
 /// Reads until the key is answered here.
-async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
+pub(crate) async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
     let begin = Instant::now();
     loop {
         let before = near.stats().near_hits;
@@ -53,7 +53,7 @@ async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
     }
 }
 
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !is_so().await {
         assert!(begin.elapsed() < PATIENCE, "{what} never");
@@ -62,7 +62,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// How often a command was called.
-async fn calls(server: &Server, command: &str) -> u64 {
+pub(crate) async fn calls(server: &Server, command: &str) -> u64 {
     let mut plain = server.plain().await;
     let info: String = cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
     let head = format!("cmdstat_{command}:calls=");
@@ -499,6 +499,13 @@ async fn a_value_that_panics_harms_nobody_else() {
                 _ => assert!(read.is_err()),
             }
             assert_eq!(near.get("good").await.unwrap(), Some(Wild(1)));
+            let names: Vec<String> = (0..20).map(|n| format!("{value}-{n}")).collect();
+            let keys = names.iter().map(|name| &**name).chain(["bad"]);
+            let read = AssertUnwindSafe(near.get_many(keys)).catch_unwind().await;
+            assert_eq!(read.is_ok(), value == 13);
+            for name in &names {
+                assert_eq!(near.get(name.as_str()).await.unwrap(), None);
+            }
         }
         plain.set("bad".into(), 2).await.unwrap();
         until("the good value", async || near.get("bad").await.unwrap() == Some(Wild(2))).await;
@@ -526,7 +533,7 @@ async fn errors_are_for_all_who_wait_and_are_not_kept() {
     for error in join_all((0..20).map(|_| near.get("ada"))).await {
         assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
     }
-    assert_eq!(near.get_many(["ada"]).await.unwrap(), [None]);
+    assert_eq!(near.get_many(["ada", "bob"]).await.unwrap(), [None, None]);
     cmd("DEL").arg(&keys).exec_async(&mut plain).await.unwrap();
     cmd("SET").arg(&keys).arg("no number").exec_async(&mut plain).await.unwrap();
     let error = near.get("ada").await;
@@ -631,13 +638,18 @@ async fn on_a_cluster_each_master_tells() {
         assert_eq!(near.get(&key).await.unwrap(), Some(version));
     };
     change().await;
+    // Some of its keys are here, and some there.
+    let wanted: Vec<_> = other.get_many(&keys).await.unwrap();
     let to = cluster.nodes()[1].port();
+    let begin = Instant::now();
     loop {
+        assert_eq!(near.get_many(&keys).await.unwrap(), wanted);
         let some = cluster.nodes()[0].ask(&format!("CLUSTER GETKEYSINSLOT {slot} 1"));
         let Some(record) = some.lines().nth(2) else { break };
         let moved = cluster.nodes()[0].ask(&format!("MIGRATE 127.0.0.1 {to} {record} 0 5000"));
         assert!(moved.starts_with("+OK"), "{moved}");
     }
+    assert!(begin.elapsed() < PATIENCE, "what is divided is not waited for");
     change().await;
     for node in [1, 0, 2] {
         cluster.nodes()[node].ask(&format!("CLUSTER SETSLOT {slot} NODE {}", ids[1]));

@@ -247,10 +247,11 @@ impl<K, V: Clone + DeserializeOwned + Send + Sync + 'static> CacheBuilder<K, V> 
     ///
     /// # Costs
     ///
-    /// A miss is a `GET` and a `PTTL` at once; of `get_many` too, for each key that is not kept. A process is told of each key
+    /// A miss is a `GET` and a `PTTL` at once. What `get_many` does not find is asked for together: one script reads a
+    /// thousand keys, or a mebibyte of values; in a cluster, those of one of 16 shards, four of them at a time. A process is told of each key
     /// of the cache that is changed, whether it keeps it or not: for what is written more often than it is read this is no
     /// gain. Where nothing else is asked, the server is asked each second for a sign of life. A process takes the memory of
-    /// `max_entries` values, as the bounded cache chooses them, and 16 to 32 bytes for each.
+    /// `max_entries` values, as the bounded cache chooses them, and 32 to 48 bytes for each.
     ///
     /// Where the server does not tell, nothing is kept, each read is a question, and a warning is logged once: in RESP2, or
     /// without the right to `CLIENT TRACKING`.

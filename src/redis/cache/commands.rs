@@ -30,6 +30,7 @@ static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
 static CLEAR: Script = Script::new([PRELUDE, include_str!("clear.lua")]);
 static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
+static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
 static SET_MANY: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
 static SEEK: Script = Script::new([include_str!("seek.lua")]);
@@ -219,8 +220,17 @@ impl Commands {
 
     /// The live values of keys of one shard: of the first ones, as many as one answer holds.
     pub(super) fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
-        let records: Vec<_> = keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect();
-        GET_MANY.call(&records).arg(BATCH_BYTES)
+        GET_MANY.call(&self.plain_records_of(keys)).arg(BATCH_BYTES)
+    }
+
+    /// The same with their TTLs.
+    pub(super) fn read_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Call<'_> {
+        READ_MANY.call(&self.plain_records_of(keys)).arg(BATCH_BYTES)
+    }
+
+    /// For each shard a key that there can't be.
+    pub(super) fn absent(&self) -> Vec<Vec<u8>> {
+        (0..SHARDS).map(|shard| [self.keyspace.index(shard), b".none"].concat()).collect()
     }
 
     /// Takes keys of one shard out.
@@ -337,6 +347,10 @@ impl Commands {
             [self.keyspace.record(key), shadow, self.load_of(key)]
         });
         records.collect()
+    }
+
+    fn plain_records_of<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Vec<u8>> {
+        keys.iter().map(|key| self.keyspace.record(key.as_ref())).collect()
     }
 
     fn load_of(&self, key: &[u8]) -> Vec<u8> {

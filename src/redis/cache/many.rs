@@ -3,20 +3,25 @@
 use std::{borrow::Borrow, time::Duration};
 
 use ::redis::Value;
+use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     super::{
         Error,
         codec::encode_key,
+        error::is_divided,
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
-    commands::Expiry,
+    commands::{Commands, Expiry},
 };
 
 /// So much is put by one script, as all others wait meanwhile: in bytes of values, and keys.
 const BATCH: (usize, usize) = (1 << 20, 500);
+
+/// So many keys are read one by one at a time, where their slot is being moved and some of them are elsewhere.
+const DIVIDED: usize = 16;
 
 impl<K, V> Cache<K, V>
 where
@@ -25,8 +30,8 @@ where
 {
     /// The live values of `keys`, in their order (Redis: `MGET`).
     ///
-    /// One round trip for the keys of each of 16 shards, four of them at a time, and one more for each mebibyte of values.
-    /// It is not atomic: each value is as of when its shard is looked at. Where another program has put something of
+    /// One round trip for the keys of each of 16 shards, four of them at a time, and one more for each mebibyte of values;
+    /// with [`near`](super::CacheBuilder::near) as it says there. It is not atomic: each value is as of when its shard is looked at. Where another program has put something of
     /// another type, there is none, as of `MGET`.
     ///
     /// ```no_run
@@ -58,10 +63,7 @@ where
                 let mut values = Vec::with_capacity(places.len());
                 while let Some(rest) = places.get(values.len()..).filter(|rest| !rest.is_empty()) {
                     let rest: Vec<_> = rest.iter().map(|&at| &keys[at]).collect();
-                    let call = self.commands().get_many(&rest);
-                    let page: Vec<Option<Vec<u8>>> =
-                        call.send_idempotent(&self.client().for_batches()).await?;
-                    values.extend(page);
+                    values.extend(read_page(self.commands(), &rest).await?);
                 }
                 Ok::<_, Error>(places.into_iter().zip(values))
             });
@@ -114,6 +116,27 @@ where
             few_at_once(writes).await.into_iter().collect()
         }
     }
+}
+
+/// The live values of keys of one shard: of the first ones, as many as one answer holds.
+pub(super) async fn read_page<K: AsRef<[u8]>>(
+    commands: &Commands,
+    keys: &[K],
+) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    let client = commands.client.for_batches();
+    let page = commands.get_many(keys).divisible().send_idempotent(&client).await;
+    let Err(Error::Unavailable(cause)) = &page else { return page };
+    if !is_divided(cause) {
+        return page;
+    }
+    let reads = keys.iter().take(DIVIDED).map(async |key| {
+        match commands.get(key.as_ref()).send_idempotent(&client).await {
+            // As of the script.
+            Err(Error::WrongType { .. }) => Ok(None),
+            value => value,
+        }
+    });
+    try_join_all(reads).await
 }
 
 /// For each shard that has any of them, where its keys are, in their order.

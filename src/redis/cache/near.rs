@@ -1,35 +1,40 @@
-//! What is kept of a cache in this process, while the server tells of changes: a bounded embedded cache, and one question
-//! a key for all who miss it.
+//! What is kept of a cache in this process, while the server tells of changes: a bounded embedded cache.
 //!
 //! An answer is kept with the mark (`client/marks`) that was taken before the question, and is used while that stands. So
 //! nothing has to be taken out: what has changed is not found any more, and leaves by its age.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures_util::future::{BoxFuture, FutureExt, Shared};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     super::{
         Error, Format,
         client::{Feed, Mark},
         codec::with_key,
+        error::is_divided,
+        keyspace::{few_at_once, shard},
     },
     commands::Commands,
     flights::same,
+    questions::{Answer, Asker, Key, Questions},
     stats::{Counts, NearStats},
 };
-use crate::cache::Cache;
+use crate::{cache::Cache, engine::panics::caught};
+
+/// One script reads so many keys at most, as all others wait meanwhile.
+const MANY: usize = 1_000;
 
 /// What the handles ask. As a trait, since only who builds a near cache says what values have to be for that.
 pub(super) trait Near<V>: Counts {
@@ -38,6 +43,12 @@ pub(super) trait Near<V>: Counts {
 
     /// The live value of a key, as the server says; kept if it may be.
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>>;
+
+    /// The same of several keys, in their order.
+    fn read_many(
+        self: Arc<Self>,
+        keys: Vec<Vec<u8>>,
+    ) -> BoxFuture<'static, Vec<Result<Option<V>, Error>>>;
 }
 
 /// The settings of a near cache.
@@ -59,14 +70,12 @@ pub(super) struct NearCache<V> {
     name: String,
     /// Made with the first question: a cache needs a runtime, and nobody has to have one who builds this.
     kept: OnceLock<Cache<Key, Kept<V>>>,
-    asked: Mutex<Asked<V>>,
+    questions: Arc<Questions<V>>,
     /// Of what was found in `kept`, what might not be used, and that there was no value.
     fallen: AtomicU64,
     misses: AtomicU64,
     not_kept: AtomicU64,
 }
-
-type Key = Box<[u8]>;
 
 #[derive(Clone)]
 struct Kept<V> {
@@ -74,23 +83,8 @@ struct Kept<V> {
     mark: Mark,
 }
 
-/// The keys that the server is asked about.
-type Asked<V> = HashMap<Key, Question<V>>;
-
-/// Who comes while its mark stands has the same answer: it is no older than anything that he can know.
-struct Question<V> {
-    mark: Mark,
-    answer: Answer<V>,
-}
-
-type Answer<V> = Shared<oneshot::Receiver<Arc<Result<Option<V>, Error>>>>;
-
-/// Nobody waits for a question from then on who has not begun to.
-struct End<V> {
-    near: Arc<NearCache<V>>,
-    key: Key,
-    mark: Mark,
-}
+/// What came of a question: the value as bytes, its TTL as of `PTTL`, and whether changes are told of since.
+type Came = (Option<Vec<u8>>, i64, bool);
 
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
     pub(super) fn make(
@@ -107,7 +101,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             format,
             name: format!("{name} near"),
             kept: OnceLock::new(),
-            asked: Mutex::default(),
+            questions: Questions::new(),
             fallen: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             not_kept: AtomicU64::new(0),
@@ -121,49 +115,81 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         })
     }
 
-    /// Joins the question that is under way, or begins one, by a task of its own: nobody's drop ends it.
-    fn ask(self: Arc<Self>, key: &[u8]) -> Answer<V> {
-        let mut asked = lock(&self.asked);
-        if let Some(question) = asked.get(key)
-            && self.feed.stands(question.mark)
-        {
-            return question.answer.clone();
+    /// What one script can be about each.
+    fn batches(&self, askers: Vec<Asker<V>>) -> Vec<Vec<Asker<V>>> {
+        let is_cluster = self.commands.client.is_cluster();
+        let mut batches: HashMap<u16, Vec<Vec<Asker<V>>>> = HashMap::new();
+        for asker in askers {
+            // In a cluster each shard is in a slot of its own.
+            let of_shard = batches.entry(if is_cluster { shard(asker.key()) } else { 0 });
+            let of_shard = of_shard.or_default();
+            match of_shard.last_mut().filter(|batch| batch.len() < MANY) {
+                Some(batch) => batch.push(asker),
+                None => of_shard.push(vec![asker]),
+            }
         }
-        // Before the server is asked.
-        let mark = self.feed.mark(key);
-        let (tell, answer) = oneshot::channel();
-        let answer = answer.shared();
-        let key: Key = key.into();
-        // What it takes the place of is waited for, and goes on.
-        let old = asked.insert(key.clone(), Question { mark, answer: answer.clone() });
-        drop(asked);
-        drop(old);
-        let end = End { near: self.clone(), key: key.clone(), mark };
-        tokio::spawn(async move {
-            let answer = self.answer(key, mark).await;
-            // After what was kept can be found, and before anybody who is told can ask again.
-            drop(end);
-            // Nobody may wait any more.
-            let _ = tell.send(Arc::new(answer));
-        });
-        answer
+        batches.into_values().flatten().collect()
     }
 
-    async fn answer(&self, key: Key, mark: Mark) -> Result<Option<V>, Error> {
+    /// Asks about one key.
+    async fn answer(&self, asker: Asker<V>) {
         // What is kept dies no later than on the server, and is no older than it may be: so both count from here.
         let begin = Instant::now();
-        let (get, ttl) = (self.commands.get(&key), self.commands.ttl(&key));
-        let answer = get.send_both::<Option<Vec<u8>>, i64>(ttl, &self.commands.client).await;
-        let answer = answer.and_then(|(value, ttl, is_told)| {
-            let record = || self.commands.keyspace.record(&key);
+        let (get, ttl) = (self.commands.get(asker.key()), self.commands.ttl(asker.key()));
+        let came = get.send_both(ttl, &self.commands.client).await;
+        self.settle(asker, begin, came).await;
+    }
+
+    /// Asks about several keys, which are in one slot if that matters.
+    async fn answer_many(&self, mut askers: Vec<Asker<V>>) {
+        while !askers.is_empty() {
+            let begin = Instant::now();
+            let call = self.commands.read_many(&askers);
+            let page = call.send_told::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
+            let ((values, ttls), is_told) = match page.await {
+                Ok(page) => page,
+                Err(Error::Unavailable(cause)) if is_divided(&cause) => {
+                    join_all(askers.into_iter().map(|asker| self.answer(asker))).await;
+                    return;
+                }
+                Err(error) => {
+                    let all = askers.into_iter();
+                    join_all(all.map(|asker| self.settle(asker, begin, Err(same(&error))))).await;
+                    return;
+                }
+            };
+            // At least one, or it would not end.
+            let rest = askers.split_off(values.len().max(1).min(askers.len()));
+            let came = values.into_iter().zip(ttls);
+            for (asker, (value, ttl)) in std::mem::replace(&mut askers, rest).into_iter().zip(came)
+            {
+                let came = match ttl {
+                    -3 => {
+                        let key = self.commands.keyspace.record(asker.key());
+                        let key = String::from_utf8_lossy(&key).into_owned();
+                        Err(Error::WrongType { key })
+                    }
+                    _ => Ok((value, ttl, is_told)),
+                };
+                // Values are of users. Who waits for one that panics asks by itself, and has the panic in its own place.
+                let _ = caught(self.settle(asker, begin, came)).await;
+            }
+        }
+    }
+
+    /// Keeps what came of a question that was sent after `begin`, if it may be kept, and tells it to those who wait.
+    async fn settle(&self, asker: Asker<V>, begin: Instant, came: Result<Came, Error>) {
+        let (key, mark) = (asker.key(), asker.mark());
+        let came = came.and_then(|(value, ttl, is_told)| {
+            let record = || self.commands.keyspace.record(key);
             let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
             Ok((value, ttl, is_told))
         });
-        let (value, ttl, is_told) = match answer {
-            Ok(answer) => answer,
+        let (value, ttl, is_told) = match came {
+            Ok(came) => came,
             Err(error) => {
-                self.feed.fall(&key);
-                return Err(error);
+                self.feed.fall(key);
+                return asker.tell(Err(error));
             }
         };
         let max_age = self.settings.max_age;
@@ -173,19 +199,35 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             (Some(_), ..-1) => Duration::ZERO,
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
-        let until = begin.checked_add(lives_for);
         if is_told && !lives_for.is_zero() && self.feed.stands(mark) {
             let kept = Kept { value: value.clone(), mark };
-            match until {
-                Some(until) => self.kept().set_until(key, kept, until).await,
-                None => self.kept().set(key, kept).await,
+            match begin.checked_add(lives_for) {
+                Some(until) => self.kept().set_until(key.into(), kept, until).await,
+                None => self.kept().set(key.into(), kept).await,
             };
         } else {
             // It may be newer than another that is kept.
-            self.feed.fall(&key);
+            self.feed.fall(key);
             self.not_kept.fetch_add(1, Relaxed);
         }
-        Ok(value)
+        asker.tell(Ok(value));
+    }
+
+    /// What a question has come to.
+    async fn outcome(&self, key: &[u8], answer: Answer<V>) -> Result<Option<V>, Error> {
+        match answer.await {
+            Ok(answer) => match &*answer {
+                Ok(value) => Ok(value.clone()),
+                Err(error) => Err(same(error)),
+            },
+            // What decodes the value has panicked, or a runtime is gone: here it may do so in its caller's place.
+            Err(_) => {
+                let call = self.commands.get(key);
+                let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
+                let record = || self.commands.keyspace.record(key);
+                value.map(|value| self.format.decode(&value, record)).transpose()
+            }
+        }
     }
 }
 
@@ -208,21 +250,40 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
 
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
         async move {
-            let answer = self.clone().ask(&key).await;
-            match answer {
-                Ok(answer) => match &*answer {
-                    Ok(value) => Ok(value.clone()),
-                    Err(error) => Err(same(error)),
-                },
-                // What decodes the value has panicked, or a runtime is gone: here it may do so in its caller's place.
-                Err(_) => {
-                    let call = self.commands.get(&key);
-                    let value: Option<Vec<u8>> =
-                        call.send_idempotent(&self.commands.client).await?;
-                    let record = || self.commands.keyspace.record(&key);
-                    value.map(|value| self.format.decode(&value, record)).transpose()
-                }
+            let (answer, asker) = self.questions.join(&key, &self.feed);
+            if let Some(asker) = asker {
+                // By a task of its own: nobody's drop ends it.
+                let near = self.clone();
+                tokio::spawn(async move { near.answer(asker).await });
             }
+            self.outcome(&key, answer).await
+        }
+        .boxed()
+    }
+
+    fn read_many(
+        self: Arc<Self>,
+        keys: Vec<Vec<u8>>,
+    ) -> BoxFuture<'static, Vec<Result<Option<V>, Error>>> {
+        async move {
+            let (mut answers, mut askers) = (Vec::with_capacity(keys.len()), Vec::new());
+            for key in &keys {
+                let (answer, asker) = self.questions.join(key, &self.feed);
+                answers.push(answer);
+                askers.extend(asker);
+            }
+            if !askers.is_empty() {
+                let near = self.clone();
+                tokio::spawn(async move {
+                    let batches = near.batches(askers).into_iter();
+                    few_at_once(batches.map(|askers| near.answer_many(askers))).await;
+                });
+            }
+            let mut values = Vec::with_capacity(keys.len());
+            for (key, answer) in keys.iter().zip(answers) {
+                values.push(self.outcome(key, answer).await);
+            }
+            values
         }
         .boxed()
     }
@@ -235,22 +296,6 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V
         let values = found.saturating_sub(self.fallen.load(Relaxed) + misses);
         let not_kept = self.not_kept.load(Relaxed);
         NearStats { values, misses, told_of: self.feed.told_of(), not_kept }
-    }
-}
-
-impl<V> Drop for End<V> {
-    fn drop(&mut self) {
-        let mut asked = lock(&self.near.asked);
-        // Another may have taken its place, as its mark had fallen.
-        let over = match asked.entry(std::mem::take(&mut self.key)) {
-            Entry::Occupied(question) if question.get().mark == self.mark => {
-                Some(question.remove_entry())
-            }
-            _ => None,
-        };
-        drop(asked);
-        // It may hold a value.
-        drop(over);
     }
 }
 
@@ -268,9 +313,4 @@ where
         Poll::Ready(Ok(kept))
     })
     .await
-}
-
-/// Nothing of users runs under it.
-fn lock<V>(asked: &Mutex<Asked<V>>) -> MutexGuard<'_, Asked<V>> {
-    asked.lock().unwrap_or_else(PoisonError::into_inner)
 }

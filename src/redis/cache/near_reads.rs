@@ -2,7 +2,6 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use futures_util::future::join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -48,12 +47,28 @@ where
         near: &Arc<dyn Near<V>>,
         keys: Vec<Vec<u8>>,
     ) -> Result<Vec<Option<V>>, Error> {
-        let reads = keys.iter().map(async |key| match self.get_near_encoded(near, key).await {
-            // As of `MGET`.
-            Err(Error::WrongType { .. }) => Ok(None),
-            answer => answer,
-        });
-        join_all(reads).await.into_iter().collect()
+        let (mut values, mut places, mut not_kept) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, key) in keys.into_iter().enumerate() {
+            let kept = poll_fn(|cx| near.poll_kept(&key, cx)).await;
+            if kept.is_none() {
+                places.push(at);
+                not_kept.push(key);
+            }
+            values.push(kept.flatten());
+        }
+        if not_kept.is_empty() {
+            return Ok(values);
+        }
+        let answers = near.clone().read_many(not_kept).await;
+        for (at, answer) in places.into_iter().zip(answers) {
+            values[at] = match answer {
+                // As of `MGET`.
+                Err(Error::WrongType { .. }) => None,
+                answer => answer?,
+            };
+            self.state.counters.read(&values[at]);
+        }
+        Ok(values)
     }
 
     async fn read_near(&self, near: &Arc<dyn Near<V>>, key: Vec<u8>) -> Result<Option<V>, Error> {

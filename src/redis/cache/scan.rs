@@ -14,12 +14,13 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     super::{
         Error,
-        client::Node,
+        client::{Node, SlotPlace},
         codec::decode_key,
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
     commands::Commands,
+    many::read_page,
 };
 
 /// How many keys a server looks at in one call.
@@ -37,10 +38,19 @@ struct Found {
 }
 
 /// How far `SCAN` has come, on one server after the other.
+///
+/// A key whose slot is moved goes from one server to another, and may do so behind the cursor's back. So in a cluster all
+/// servers are gone through again where a slot of the cache has gone to another while they were. Where slots are being moved
+/// all the time but to the same ones, twice is enough: a key that moves once is on its new server before this is gone
+/// through for the second time, or was on the old one all the first time.
 struct ScanCursor {
-    /// Those that are still to be asked; `None` before the first call.
+    /// Those that are still to be asked; `None` before the first call, and between two passes.
     nodes: Option<Vec<Node>>,
     cursor: u64,
+    /// Where the slots were before this pass.
+    places: Vec<SlotPlace>,
+    /// How many passes in a row ended with each slot with the master that it began with.
+    calm: u32,
     /// A server may find a key twice, when its table grows or shrinks meanwhile.
     seen: HashSet<Vec<u8>>,
 }
@@ -53,7 +63,8 @@ where
     /// The live entries, in no order (Redis: `SCAN`, `MGET`).
     ///
     /// Weakly consistent: an entry that is there all the time comes exactly once, one that comes or goes
-    /// meanwhile may or may not. The server looks at **all its keys**, a thousand a round trip, gives the values of each
+    /// meanwhile may or may not; so it is where a slot of a cluster is moved meanwhile, for which all servers look once
+    /// more. The server looks at **all its keys**, a thousand a round trip, gives the values of each
     /// shard by the mebibyte, and in a
     /// cluster all servers do, one after the other; the keys that came are kept here, so that none comes
     /// twice. It is for maintenance, not for requests. What another program put under a key and is no string is
@@ -162,10 +173,7 @@ where
 
     /// Reads of what was found as much as an answer of each shard holds.
     async fn read_more(&self, found: &mut Found) -> Result<(), Error> {
-        let pages = found.unread.iter().map(async |(_, keys)| {
-            let call = self.commands().get_many(keys);
-            call.send_idempotent::<Vec<Option<Vec<u8>>>>(&self.client().for_batches()).await
-        });
+        let pages = found.unread.iter().map(|(_, keys)| read_page(self.commands(), keys));
         let pages = few_at_once(pages).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         for ((_, keys), values) in found.unread.iter_mut().zip(pages) {
             // At least one, or it would not end.
@@ -179,17 +187,28 @@ where
 
 impl ScanCursor {
     fn new() -> Self {
-        Self { nodes: None, cursor: 0, seen: HashSet::new() }
+        let (places, seen) = (Vec::new(), HashSet::new());
+        Self { nodes: None, cursor: 0, places, calm: 0, seen }
     }
 
     /// The keys of the next records, none of which came before; `None` after the last.
     async fn next_page(&mut self, commands: &Commands) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let client = &commands.client;
         let nodes = match &mut self.nodes {
             Some(nodes) => nodes,
-            None => self.nodes.insert(commands.client.nodes().await?),
+            None => {
+                if client.is_cluster() && self.places.is_empty() {
+                    self.places = client.places(&commands.absent()).await?;
+                }
+                self.nodes.insert(client.nodes().await?)
+            }
         };
         let Some(node) = nodes.last().cloned() else {
-            if let Some(feed) = commands.client.feed() {
+            if client.is_cluster() && !self.is_over(client.places(&commands.absent()).await?) {
+                self.nodes = None;
+                return Ok(Some(Vec::new()));
+            }
+            if let Some(feed) = client.feed() {
                 // What was not found is not there.
                 feed.fall_all();
             }
@@ -226,6 +245,18 @@ impl ScanCursor {
             }
         }
         Ok(Some(keys))
+    }
+
+    /// Whether another pass would find nothing more, by where the slots are after this one.
+    fn is_over(&mut self, places: Vec<SlotPlace>) -> bool {
+        let before = std::mem::replace(&mut self.places, places);
+        let masters = |places: &[SlotPlace]| -> Vec<_> {
+            places.iter().map(|place| place.master.clone()).collect()
+        };
+        let is_calm = masters(&before) == masters(&self.places);
+        self.calm = if is_calm { self.calm + 1 } else { 0 };
+        let is_moving = before.iter().chain(&self.places).any(|place| place.is_moving);
+        self.calm > u32::from(is_moving)
     }
 }
 

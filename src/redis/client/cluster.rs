@@ -16,13 +16,14 @@ use std::{
 use ::redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, RedisResult, ServerErrorKind, Value,
 };
+use futures_util::future::try_join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
     any::any_answer,
     dial::Dial,
     joint::{Joint, Outcome},
-    link::{Destination, Request, Route},
+    link::{Asked, Destination, Request, Route},
     node::{Lane, Node},
     sentinel::at,
 };
@@ -51,7 +52,15 @@ struct State {
 }
 
 /// Host and port.
-type Address = (String, u16);
+pub(in crate::redis) type Address = (String, u16);
+
+/// Where a slot is.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::redis) struct SlotPlace {
+    pub(in crate::redis) master: Address,
+    /// Some of its keys may be on another master.
+    pub(in crate::redis) is_moving: bool,
+}
 
 /// Slots that one master has.
 struct Range {
@@ -79,15 +88,13 @@ impl Cluster {
         self.look().await.unwrap_or_else(gone).map_err(Error::Connect)
     }
 
-    /// To the node that has the command's key.
+    /// To the node that has the key of what is asked.
     pub(super) async fn send(&self, lane: Lane, request: Request<'_>) -> Result<Value, Error> {
-        let slot = slot(key_bytes(request.cmd));
+        let slot = slot(key_bytes(request.asked.first()));
         let map = self.map(request.deadline).await?;
-        let at = map.partition_point(|range| range.last < slot);
-        let Some(range) = map.get(at).filter(|range| range.first <= slot) else {
+        let Some(range) = range_of(&map, slot) else {
             self.look_again();
-            let kind = ErrorKind::Server(ServerErrorKind::ClusterDown);
-            return Err(Error::Unavailable((kind, "no node has the slot").into()));
+            return Err(no_node());
         };
         let answer = range.node.on(lane).send(request, false).await;
         let Err(error) = &answer else { return answer };
@@ -133,6 +140,26 @@ impl Cluster {
         let masters: HashMap<_, _> =
             map.iter().map(|range| (&range.address, &range.node)).collect();
         Ok(masters.into_values().cloned().collect())
+    }
+
+    /// Where the slots of these keys are now; of keys that there can't be. A master that gives a slot away points to where
+    /// it goes for each key that it has not.
+    pub(super) async fn places(
+        &self,
+        absent: &[Vec<u8>],
+        deadline: Instant,
+    ) -> Result<Vec<SlotPlace>, Error> {
+        // As it is now; as it was, where nobody can be asked.
+        let _ = timeout_at(deadline, self.look()).await;
+        let map = self.map(deadline).await?;
+        let places = absent.iter().map(async |key| {
+            let range = range_of(&map, slot(key)).ok_or_else(no_node)?;
+            let get = ::redis::cmd("GET").arg(key).to_owned();
+            let request = Request { asked: Asked::One(&get), deadline, may_repeat: true };
+            let answer = range.node.on(Lane::Verbs).send(request, false).await;
+            Ok(SlotPlace { master: range.address.clone(), is_moving: answer.is_err() })
+        });
+        try_join_all(places).await
     }
 
     /// The map that there is; the first one is waited for.
@@ -197,7 +224,7 @@ impl State {
         let mut slots = ::redis::cmd("CLUSTER");
         slots.arg("SLOTS");
         let deadline = Instant::now() + self.dial.timeout;
-        let request = Request { cmd: &slots, also: None, deadline, may_repeat: true };
+        let request = Request { asked: Asked::One(&slots), deadline, may_repeat: true };
         let node = self.node(address.clone());
         let answer = node.on(Lane::Verbs).send(request, false).await;
         let answer = answer.map_err(|error| match error {
@@ -273,6 +300,16 @@ impl State {
     fn map(&self) -> Arc<[Range]> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+fn range_of(map: &[Range], slot: u16) -> Option<&Range> {
+    let at = map.partition_point(|range| range.last < slot);
+    map.get(at).filter(|range| range.first <= slot)
+}
+
+fn no_node() -> Error {
+    let kind = ErrorKind::Server(ServerErrorKind::ClusterDown);
+    Error::Unavailable((kind, "no node has the slot").into())
 }
 
 /// Where a node points to; without a host it is that of the node.

@@ -6,7 +6,7 @@ use ::redis::{ServerErrorKind, Value};
 use tokio::time::Instant;
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, SlotPlace},
     dial::Dial,
     link::Request,
     node::{Lane, Node},
@@ -63,6 +63,18 @@ impl Connection {
         match self {
             Self::Server(node) => Ok(vec![node.clone()]),
             Self::Cluster(cluster) => cluster.nodes(deadline).await,
+        }
+    }
+
+    /// Where the slots of keys are, of a cluster.
+    pub(super) async fn places(
+        &self,
+        absent: &[Vec<u8>],
+        deadline: Instant,
+    ) -> Result<Vec<SlotPlace>, Error> {
+        match self {
+            Self::Server(_) => Ok(Vec::new()),
+            Self::Cluster(cluster) => cluster.places(absent, deadline).await,
         }
     }
 

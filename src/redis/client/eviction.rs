@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::redis::FromRedisValue;
 
-use super::{Client, Resend};
+use super::{Asked, Client, Resend};
 
 /// Nobody waits for longer to be warned.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,7 +18,8 @@ impl Client {
         info.arg("memory");
         for node in self.nodes().await.unwrap_or_default() {
             let deadline = self.deadline(Some(PATIENCE));
-            let answer = self.send_until(Some(&node), (&info, None), Resend::Once, deadline).await;
+            let answer =
+                self.send_until(Some(&node), Asked::One(&info), Resend::Once, deadline).await;
             let Ok(answer) = answer else { continue };
             let text = String::from_redis_value(answer).unwrap_or_default();
             if let Some(policy) = evicts(&text) {

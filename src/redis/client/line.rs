@@ -53,7 +53,7 @@ impl Line {
     /// leaves the line as it is.
     pub(super) async fn ask(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
         let answer = match is_asking {
-            true => self.ask_all([cmd], true).await.map(|[answer]| answer),
+            true => self.ask_all(&[cmd], true).await.map(|mut all| all.pop().unwrap_or(Value::Nil)),
             false => self.connection.clone().send_packed_command(cmd).await,
         };
         if answer.is_ok() {
@@ -62,20 +62,17 @@ impl Line {
         answer
     }
 
-    /// The answers to both, and whether the feed is told of what changes after that.
-    pub(super) async fn ask_both(&self, cmds: [&Cmd; 2], is_asking: bool) -> RedisResult<Value> {
-        let [first, second] = self.ask_all(cmds, is_asking).await?;
+    /// The answers to all, and whether the feed is told of what changes after that.
+    pub(super) async fn ask_told(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
+        let mut answers = self.ask_all(cmds, is_asking).await?;
         self.answers.fetch_add(1, Relaxed);
-        Ok(Value::Array(vec![first, second, Value::Boolean(self.is_told)]))
+        answers.push(Value::Boolean(self.is_told));
+        Ok(Value::Array(answers))
     }
 
-    async fn ask_all<const N: usize>(
-        &self,
-        cmds: [&Cmd; N],
-        is_asking: bool,
-    ) -> RedisResult<[Value; N]> {
+    async fn ask_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
         let mut pipeline = ::redis::pipe();
-        for cmd in cmds {
+        for &cmd in cmds {
             // That node answers for the slot only right after `ASKING`, so all go in one pipeline.
             if is_asking {
                 pipeline.cmd("ASKING");
@@ -83,9 +80,9 @@ impl Line {
             pipeline.add_command(cmd.clone());
         }
         let each = 1 + usize::from(is_asking);
-        let answers = self.connection.clone().send_packed_commands(&pipeline, 0, each * N).await?;
-        let mut answers = answers.into_iter().skip(each - 1).step_by(each);
-        Ok([(); N].map(|()| answers.next().unwrap_or(Value::Nil)))
+        let count = each * cmds.len();
+        let answers = self.connection.clone().send_packed_commands(&pipeline, 0, count).await?;
+        Ok(answers.into_iter().skip(each - 1).step_by(each).collect())
     }
 
     pub(super) fn is_told(&self) -> bool {

@@ -81,12 +81,21 @@ struct Present {
 /// A command on its way.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
-    pub(super) cmd: &'a Cmd,
-    /// Another that is about the same key. Then the answer is both of theirs, and whether changes are told of.
-    pub(super) also: Option<&'a Cmd>,
+    pub(super) asked: Asked<'a>,
     pub(super) deadline: Instant,
     /// Who sent it does so again where the answer is lost: so it need not wait on a line that is let go.
     pub(super) may_repeat: bool,
+}
+
+/// What is sent as one.
+#[derive(Clone, Copy)]
+pub(in crate::redis) enum Asked<'a> {
+    One(&'a Cmd),
+    /// One that only reads several keys, in one slot.
+    Many(&'a Cmd),
+    /// Some that only read, of keys in one slot. The answer is those of all, and whether changes are told of from then
+    /// on.
+    Told(&'a [&'a Cmd]),
 }
 
 /// An answer that is waited for. Who gives up where nothing came since doubts the line.
@@ -116,7 +125,7 @@ impl Link {
     /// The answer to a command, to one that goes where its slot is being moved if it `is_asking`. [`Error::Connect`]
     /// where it was not sent.
     pub(super) async fn send(&self, request: Request<'_>, is_asking: bool) -> Result<Value, Error> {
-        let Request { cmd, also, deadline, may_repeat } = request;
+        let Request { asked, deadline, may_repeat } = request;
         let line = match self.open_line() {
             Some(line) => line,
             None => match timeout_at(deadline, self.line()).await {
@@ -127,9 +136,9 @@ impl Link {
         let mut question = Question::new(self, &line);
         let patience = deadline.min(Instant::now() + PATIENCE);
         let mut answer = std::pin::pin!(async {
-            match also {
-                Some(also) => line.ask_both([cmd, also], is_asking).await,
-                None => line.ask(cmd, is_asking).await,
+            match asked {
+                Asked::One(cmd) | Asked::Many(cmd) => line.ask(cmd, is_asking).await,
+                Asked::Told(cmds) => line.ask_told(cmds, is_asking).await,
             }
         });
         let mut outcome = timeout_at(patience, &mut answer).await;
@@ -154,7 +163,7 @@ impl Link {
                 Err(error)
             }
         };
-        answer.map_err(|error| Error::of(error, cmd))
+        answer.map_err(|error| Error::of(error, asked.first()))
     }
 
     /// Makes another connection in the place of one that works, as the address may lead elsewhere by now.
@@ -316,6 +325,16 @@ impl Route {
         match &self.to {
             Destination::Server(server) => self.dial.server(server, on_end).await,
             Destination::Master(sentinels) => sentinels.connect(&self.dial, on_end).await,
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    /// By whose key the server is found.
+    pub(super) fn first(self) -> &'a Cmd {
+        match self {
+            Self::One(cmd) | Self::Many(cmd) => cmd,
+            Self::Told(cmds) => cmds.first().expect("who asks asks something"),
         }
     }
 }
