@@ -24,7 +24,7 @@ mod state;
 mod stats;
 mod watch;
 
-use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ pub use self::{
 };
 use self::{
     commands::{Commands, Expiry},
-    near::kept,
+    near::{kept, poll_kept},
     state::CacheState,
 };
 use super::{Client, Error, codec::encode_key};
@@ -126,18 +126,27 @@ where
 {
     /// The live value of `key` (Redis: `GET`).
     #[doc(alias = "GET")]
-    pub async fn get<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    // By hand, so that what is kept near is written where the caller wants it: each step on the way would copy it.
+    #[inline]
+    pub fn get<Q>(&self, key: &Q) -> impl Future<Output = Result<Option<V>, Error>>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        if let Some(near) = &self.state.near {
-            return self.get_near(near, key).await;
-        }
-        let key = encode_key(key)?;
-        let value = self.commands().get(&key).send_idempotent(self.client()).await?;
-        self.state.counters.read(&value);
-        self.decode(&key, value)
+        let mut asking = None;
+        poll_fn(move |cx| {
+            // The one that is returned, whatever it comes from.
+            let mut answer = Poll::Pending;
+            let is_kept = match (&asking, &self.state.near) {
+                (None, Some(near)) => poll_kept(near, key, cx, &mut answer),
+                _ => Poll::Ready(false),
+            };
+            if is_kept == Poll::Ready(false) {
+                let asking = asking.get_or_insert_with(|| Box::pin(self.ask(key)));
+                answer = asking.as_mut().poll(cx);
+            }
+            answer
+        })
     }
 
     /// The live value of `key`, which may live for `ttl` from now: sliding expiry (Redis: `GETEX`).
@@ -215,7 +224,7 @@ where
         Q: Serialize + ?Sized,
     {
         if let Some(near) = &self.state.near
-            && let Some(value) = kept(near, key).await?
+            && let Some(value) = kept(|cx, found| poll_kept(near, key, cx, found)).await?
         {
             return Ok(value.is_some());
         }
@@ -359,6 +368,20 @@ where
             }
         }
         Ok(None)
+    }
+
+    /// The live value of a key that is not kept near.
+    async fn ask<Q>(&self, key: &Q) -> Result<Option<V>, Error>
+    where
+        Q: Serialize + ?Sized,
+    {
+        let key = encode_key(key)?;
+        if let Some(near) = &self.state.near {
+            return self.read_near(near, key).await;
+        }
+        let value = self.commands().get(&key).send_idempotent(self.client()).await?;
+        self.state.counters.read(&value);
+        self.decode(&key, value)
     }
 
     async fn put(&self, key: &K, value: &V, expiry: Expiry) -> Result<Option<V>, Error> {

@@ -38,8 +38,8 @@ const MANY: usize = 1_000;
 
 /// What the handles ask. As a trait, since only who builds a near cache says what values have to be for that.
 pub(super) trait Near<V>: Counts {
-    /// What is kept and may be used: of a value, or that there is none.
-    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>) -> Poll<Option<Option<V>>>;
+    /// Whether anything is kept of the key that may be used. Then it is in `found`.
+    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>, found: &mut Found<V>) -> Poll<bool>;
 
     /// The live value of a key, as the server says; kept if it may be.
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>>;
@@ -60,6 +60,10 @@ pub(super) struct Settings {
 
 /// Makes one for values of a type.
 pub(super) type Make<V> = fn(Settings, Arc<Commands>, Format, String) -> Arc<dyn Near<V>>;
+
+/// What is kept: a value, or that there is none. It is no error, but what `get` returns, so that it is written where that
+/// is to be: each move on the way would copy it.
+pub(super) type Found<V> = Poll<Result<Option<V>, Error>>;
 
 pub(super) struct NearCache<V> {
     settings: Settings,
@@ -232,20 +236,21 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
 }
 
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<V> {
-    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>) -> Poll<Option<Option<V>>> {
-        let Some(kept) = self.kept.get() else { return Poll::Ready(None) };
-        let found = ready!(std::pin::pin!(kept.get(key)).poll(cx));
-        Poll::Ready(found.and_then(|Kept { value, mark }| {
-            // After it was found: who has seen a change before this call has moved the mark by now.
-            if !self.feed.stands(mark) {
-                self.fallen.fetch_add(1, Relaxed);
-                return None;
-            }
-            if value.is_none() {
-                self.misses.fetch_add(1, Relaxed);
-            }
-            Some(value)
-        }))
+    fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>, found: &mut Found<V>) -> Poll<bool> {
+        let Some(kept) = self.kept.get() else { return Poll::Ready(false) };
+        let Some(Kept { value, mark }) = ready!(std::pin::pin!(kept.get(key)).poll(cx)) else {
+            return Poll::Ready(false);
+        };
+        // After it was found: who has seen a change before this call has moved the mark by now.
+        if !self.feed.stands(mark) {
+            self.fallen.fetch_add(1, Relaxed);
+            return Poll::Ready(false);
+        }
+        if value.is_none() {
+            self.misses.fetch_add(1, Relaxed);
+        }
+        *found = Poll::Ready(Ok(value));
+        Poll::Ready(true)
     }
 
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
@@ -299,18 +304,34 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V
     }
 }
 
-/// What is kept of a key, if that may be used.
+/// As of [`Near`], of a key of a user: one that can't be a key is found to be none.
 #[inline]
-pub(super) async fn kept<Q, V>(near: &Arc<dyn Near<V>>, key: &Q) -> Result<Option<Option<V>>, Error>
+pub(super) fn poll_kept<Q, V>(
+    near: &Arc<dyn Near<V>>,
+    key: &Q,
+    cx: &mut Context<'_>,
+    found: &mut Found<V>,
+) -> Poll<bool>
 where
     Q: Serialize + ?Sized,
 {
+    let mut is_kept = Poll::Pending;
+    if let Err(error) = with_key(key, |key| is_kept = near.poll_kept(key, cx, found)) {
+        (*found, is_kept) = (Poll::Ready(Err(error)), Poll::Ready(true));
+    }
+    is_kept
+}
+
+/// What is kept, if that may be used.
+pub(super) async fn kept<V>(
+    mut poll_kept: impl FnMut(&mut Context<'_>, &mut Found<V>) -> Poll<bool>,
+) -> Result<Option<Option<V>>, Error> {
     poll_fn(|cx| {
-        let kept = match with_key(key, |key| near.poll_kept(key, cx)) {
-            Ok(kept) => ready!(kept),
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        Poll::Ready(Ok(kept))
+        let mut found = Poll::Pending;
+        match ready!(poll_kept(cx, &mut found)) {
+            true => found.map_ok(Some),
+            false => Poll::Ready(Ok(None)),
+        }
     })
     .await
 }

@@ -1,11 +1,11 @@
 //! Verbs that a near cache answers: what is kept, or else what the server says.
 
-use std::{future::poll_fn, sync::Arc};
+use std::sync::Arc;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    super::{Error, codec::encode_key},
+    super::Error,
     Cache,
     near::{Near, kept},
 };
@@ -15,28 +15,13 @@ where
     K: Serialize + DeserializeOwned,
     V: Serialize + DeserializeOwned,
 {
-    #[inline]
-    pub(super) async fn get_near<Q>(
-        &self,
-        near: &Arc<dyn Near<V>>,
-        key: &Q,
-    ) -> Result<Option<V>, Error>
-    where
-        Q: Serialize + ?Sized,
-    {
-        match kept(near, key).await? {
-            Some(value) => Ok(value),
-            None => self.read_near(near, encode_key(key)?).await,
-        }
-    }
-
-    /// As [`get_near`](Cache::get_near), of a key as it is on the server.
+    /// As [`get`](Cache::get), of a key as it is on the server.
     pub(super) async fn get_near_encoded(
         &self,
         near: &Arc<dyn Near<V>>,
         key: &[u8],
     ) -> Result<Option<V>, Error> {
-        match poll_fn(|cx| near.poll_kept(key, cx)).await {
+        match kept(|cx, found| near.poll_kept(key, cx, found)).await? {
             Some(value) => Ok(value),
             None => self.read_near(near, key.to_vec()).await,
         }
@@ -49,12 +34,14 @@ where
     ) -> Result<Vec<Option<V>>, Error> {
         let (mut values, mut places, mut not_kept) = (Vec::new(), Vec::new(), Vec::new());
         for (at, key) in keys.into_iter().enumerate() {
-            let kept = poll_fn(|cx| near.poll_kept(&key, cx)).await;
-            if kept.is_none() {
-                places.push(at);
-                not_kept.push(key);
-            }
-            values.push(kept.flatten());
+            values.push(match kept(|cx, found| near.poll_kept(&key, cx, found)).await? {
+                Some(value) => value,
+                None => {
+                    places.push(at);
+                    not_kept.push(key);
+                    None
+                }
+            });
         }
         if not_kept.is_empty() {
             return Ok(values);
@@ -71,7 +58,12 @@ where
         Ok(values)
     }
 
-    async fn read_near(&self, near: &Arc<dyn Near<V>>, key: Vec<u8>) -> Result<Option<V>, Error> {
+    /// Of one that is not kept.
+    pub(super) async fn read_near(
+        &self,
+        near: &Arc<dyn Near<V>>,
+        key: Vec<u8>,
+    ) -> Result<Option<V>, Error> {
         let value = near.clone().read(key).await?;
         self.state.counters.read(&value);
         Ok(value)
