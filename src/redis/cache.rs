@@ -10,6 +10,7 @@ mod commands;
 mod consumer_group;
 mod event_record;
 mod events;
+mod expiry;
 mod flights;
 mod lease;
 mod loaders;
@@ -35,7 +36,8 @@ pub use self::{
     stats::CacheStats,
 };
 use self::{
-    commands::{Commands, Expiry},
+    commands::Commands,
+    expiry::Expiry,
     near::{kept, poll_kept},
     state::CacheState,
 };

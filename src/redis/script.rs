@@ -13,8 +13,8 @@ use super::{
     error::key_of,
 };
 
-/// Arguments and their bytes, for which most calls need no more memory.
-const CAPACITY: (usize, usize) = (8, 192);
+/// Arguments and their bytes, for which most calls need no more memory: of commands, and of scripts.
+const CAPACITY: [(usize, usize); 2] = [(8, 192), (16, 512)];
 
 /// Of so many files a script is made at most: a layout, a prelude, and what it is about.
 const PARTS: usize = 3;
@@ -75,7 +75,8 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     fn new(script: Option<&'a Script>) -> Self {
-        let cmd = Cmd::with_capacity(CAPACITY.0, CAPACITY.1);
+        let (args, bytes) = CAPACITY[usize::from(script.is_some())];
+        let cmd = Cmd::with_capacity(args, bytes);
         Self { script, cmd, timeout: None, is_divisible: false }
     }
 

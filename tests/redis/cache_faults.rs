@@ -443,6 +443,10 @@ async fn an_index_of_another_type_lets_no_verb_change_anything() {
         }
         let before = keys().await;
         let value = is_there.then_some(1);
+        // To the millisecond.
+        let mut dies = redis::cmd("PEXPIRETIME");
+        dies.arg(format!("{index}:ada"));
+        let dies_at: i64 = dies.query_async(&mut plain).await.unwrap();
         for outcome in [
             cache.set_ex("ada".into(), 2, HOUR).await.map(drop),
             cache.set("ada".into(), 2).await.map(drop),
@@ -458,6 +462,7 @@ async fn an_index_of_another_type_lets_no_verb_change_anything() {
             assert!(matches!(&outcome, Err(Error::WrongType { .. })), "{outcome:?}");
             assert_eq!(cache.get("ada").await.unwrap(), value);
             assert_eq!(keys().await, before);
+            assert_eq!(dies.query_async::<i64>(&mut plain).await.unwrap(), dies_at);
         }
     }
 }

@@ -11,20 +11,21 @@ use std::{ops::Range, time::Duration};
 
 use rand::{RngExt, rngs::SmallRng};
 
-use super::super::{
-    Client, Error,
-    keyspace::{Keyspace, Kind, SHARDS, shard},
-    script::{Call, Script},
+use super::{
+    super::{
+        Client, Error,
+        keyspace::{Keyspace, Kind, SHARDS, shard},
+        script::{Call, Script},
+    },
+    expiry::{Expiry, LONGEST},
 };
 use crate::engine::ttl::When;
-
-/// Beyond it a TTL is for ever: the server's scripts count exactly up to twice as much.
-const LONGEST: u128 = 1 << 52;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
-static WRITE: Script = Script::new([PRELUDE, include_str!("write.lua")]);
+static WRITE: Script =
+    Script::new([include_str!("write_most.lua"), PRELUDE, include_str!("write.lua")]);
 static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
@@ -75,21 +76,6 @@ struct ShardKeys {
 /// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
 /// that a client gives it is none.
 const BATCH_BYTES: usize = 1 << 20;
-
-/// In milliseconds. Who loads for longer may miss that something was written meanwhile that lived for at least so long, and
-/// has died since. For this alone a plain `SET` needs no script.
-const LONG_LIFE: u64 = 60_000;
-
-/// A TTL as the server takes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expiry {
-    /// The value is dead at once, for which Redis has no option: it is not written, or removed.
-    Immediate,
-    /// In milliseconds, at least one.
-    After(u64),
-    /// The value has no deadline.
-    Never,
-}
 
 impl Commands {
     pub(super) fn new(
@@ -149,6 +135,7 @@ impl Commands {
             (None, Expiry::Immediate) => self.remove(key),
             (None, Expiry::After(ttl)) => set(key).arg("PX").arg(ttl).arg("GET"),
             (None, Expiry::Never) => set(key).arg("GET"),
+            (Some(_), _) if self.is_seen(expiry) => self.write(key, value, expiry, "LONG"),
             (Some(_), _) => self.write(key, value, expiry, "SET"),
         }
     }
@@ -324,15 +311,15 @@ impl Commands {
 
     /// A command after which a value lives for as long.
     fn change(&self, command: &str, key: &[u8], expiry: Expiry) -> Call<'_> {
-        let is_seen = match expiry {
-            Expiry::Immediate => false,
-            Expiry::After(ttl) => ttl >= LONG_LIFE,
-            Expiry::Never => true,
-        };
-        if is_seen && !self.keeps_stale() {
+        if self.is_seen(expiry) {
             return self.command(command, key);
         }
         CHANGE.call(&[self.keyspace.record(key), self.load_of(key)]).arg(command)
+    }
+
+    /// Whether what lives for as long is found by whoever loads the key, so that nobody has to end the load.
+    fn is_seen(&self, expiry: Expiry) -> bool {
+        expiry.is_long() && !self.keeps_stale()
     }
 
     fn key_script(&self, script: &'static Script, key: &[u8]) -> Call<'_> {
@@ -371,30 +358,5 @@ impl Commands {
         let ShardKeys { stream, soonest, told, .. } = &self.shards[usize::from(shard)];
         keys.extend([self.keyspace.index(shard), stream, soonest, told].map(<[u8]>::to_vec));
         script.call(&keys).arg(self.retention.map_or_else(String::new, |time| time.to_string()))
-    }
-}
-
-impl Expiry {
-    pub(super) fn of(ttl: Duration) -> Self {
-        // Rounded up, so that it is never shorter.
-        match ttl.as_nanos().div_ceil(1_000_000) {
-            0 => Self::Immediate,
-            ttl if ttl < LONGEST => Self::After(ttl as u64),
-            _ => Self::Never,
-        }
-    }
-
-    /// `None` for a expiry that is for ever.
-    fn milliseconds(self) -> Option<u64> {
-        match self {
-            Self::Immediate => Some(0),
-            Self::After(ttl) => Some(ttl),
-            Self::Never => None,
-        }
-    }
-
-    /// As scripts read it.
-    fn arg(self) -> String {
-        self.milliseconds().map_or_else(String::new, |ttl| ttl.to_string())
     }
 }

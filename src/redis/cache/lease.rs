@@ -9,10 +9,7 @@ use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 use rand::{RngExt, rngs::SmallRng};
 use tokio::{runtime::Handle, select, time::sleep};
 
-use super::{
-    super::Error,
-    commands::{Commands, Expiry},
-};
+use super::{super::Error, commands::Commands, expiry::Expiry};
 
 /// How long nobody tries again what is stale and could not be loaded.
 const PAUSE: Duration = Duration::from_secs(1);

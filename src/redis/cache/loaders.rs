@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{Error, Format, codec::encode_key},
     Cache,
-    commands::Expiry,
+    expiry::Expiry,
     flights::{Seat, Told},
     lease::{Lease, Sought, peek},
     stats::Counters,

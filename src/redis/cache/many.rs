@@ -14,7 +14,8 @@ use super::{
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
-    commands::{Commands, Expiry},
+    commands::Commands,
+    expiry::Expiry,
 };
 
 /// So much is put by one script, as all others wait meanwhile: in bytes of values, and keys.

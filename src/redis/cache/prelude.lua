@@ -22,7 +22,7 @@ local now = time[1] * 1000 + time[2] / 1000
 
 -- As a whole number, however large: Lua would write one of more than 14 digits with an exponent.
 local function whole(number)
-    return string.format('%.0f', number)
+    return string.format('%d', number)
 end
 
 local function is_dead(deadline)
