@@ -30,6 +30,24 @@ if last > clock then
   call('SET', key, state, 'KEEPTTL')
 end
 local now = clock
+
+-- What most calls are: a check of the one limit that there is, which has room, in a part that is there, while nothing leaves.
+-- It comes to the same as what follows, with half of the work.
+if verb == 'c' and #args == 33 and size >= 44 then
+  local used, count, from = unpack('<I4I2', state, 27)
+  local quota, per = unpack('<dd', args, 10)
+  if size == 32 + 12 * count and used + cost <= quota then
+    local oldest = unpack('<d', state, from)
+    local newest, units = unpack('<dI4', state, size - 11)
+    if oldest + per > now and newest >= now then
+      used = used + cost
+      call('SET', key, pack('<HdddI4I2', kind, born, now, dies, used, count) .. sub(state, from, size - 12)
+        .. pack('<dI4', newest, units + cost), 'KEEPTTL')
+      return pack('<ddddd', 0, born, newest, quota - used, oldest + per - now)
+    end
+  end
+end
+
 -- Where the next limit begins.
 local after = 27
 

@@ -8,6 +8,19 @@
 -- The state: '\2G', then its birth, the time of the last charge, when the key may leave, and both for each limit.
 
 local state = call('GET', key)
+
+-- What most calls are: a check of the one limit that there is, which has room and need not stay for longer. It comes to the
+-- same as what follows, with half of the work.
+if verb == 'c' and #args == 33 and state and #state == 42 then
+  local kind, born, last, dies, at, back = unpack('<Hddddd', state)
+  local quota, _, step = unpack('<ddd', args, 10)
+  at = (at > clock and at or clock) + step * cost
+  if kind == 0x4702 and last <= clock and at - step * quota <= clock and at <= dies then
+    call('SET', key, pack('<Hddddd', kind, born, clock, dies, at, back), 'KEEPTTL')
+    return pack('<dddddd', 0, born, clock, clock, at, back)
+  end
+end
+
 local kind, born, last, dies, stored = 0x4702, clock, 0, 0, 0
 if state then
   if #state < 26 then return redis.error_reply(foreign) end

@@ -46,6 +46,22 @@ end
 local now = clock
 local is_whole = length == 0 or length == size + 12 * (tail - dropped)
 
+-- What most calls are: a check of the one limit that there is, which has room, while nothing leaves and the state is long.
+-- It comes to the same as what follows, with half of the work.
+if verb == 'c' and #args == 33 and counted == 1 and not is_whole then
+  local quota, per = unpack('<dd', args, 10)
+  local known, head, since, used = unpack('<dddI4', state, 45)
+  local gone = head - dropped
+  if known == per and head < tail and since > now - per and used + cost <= quota
+    and now + per <= dies and (gone < MANY or gone < tail - head) then
+    used = used + cost
+    call('APPEND', key, pack('<dI4', now, cost))
+    call('SETRANGE', key, '0',
+      pack('<HdddddHdddI4', kind, born, now, dies, dropped, tail + 1, 1, per, head, since, used))
+    return pack('<ddddd', 0, born, tail, quota - used, since + per - now)
+  end
+end
+
 -- For each limit: its head, that call's time, and the units in use.
 local found = {}
 local longest, is_settled = 0, verb ~= 'r'
