@@ -207,7 +207,8 @@ async fn verbs(server: &Server, rounds: usize, calls: usize) -> String {
          - `Cache::get` beside a `GET` of a string of JSON under a key of the same length.\n\
          - `Cache::set_ex` beside a `SETEX` of the same, and beside `SET PX GET`, which returns the value that was \
          there, as `set_ex` does.\n\
-         - \"With events\" each verb is a script that also keeps the deadline in an index.\n\
+         - With events `get` is as plain, and `set_ex` a script that also keeps the deadline in an index, and the value \
+         once more.\n\
          - `RateLimiter::check` of one limit beside a script that reads a string and writes one with a TTL, and \
          beside one that also asks for the time: the least that a limiter can do.\n\n\
          | | µs a call, each caller's share | to the plain client |\n| --- | --- | --- |\n",

@@ -23,7 +23,7 @@ use crate::rate_limit::Limited;
 /// | `READONLY`, `MASTERDOWN` | it is a replica, as after a failover | connect anew, as the address may lead to the master; ask the sentinels, or the cluster, who is it; again | `Unavailable` | yes |
 /// | `CLUSTERDOWN` | the cluster has no node for the slot | ask the cluster, again | `Unavailable` | yes |
 /// | `MOVED`, `ASK` | another node has the slot, or gets it | follow | `Unavailable` | yes |
-/// | `TRYAGAIN` | the slot is being moved | again | `Unavailable` | yes |
+/// | `TRYAGAIN` | the slot is being moved, and some of several keys with it | again; what only reads them reads one by one | `Unavailable` | yes |
 /// | `BUSY` | a script runs for too long | again | `Unavailable` | yes |
 /// | `NOREPLICAS` | too few replicas follow (`min-replicas-to-write`) | again | `Unavailable` | yes |
 /// | `max number of clients reached` | it lets nobody in any more | connect again | `Connect` | yes |

@@ -83,6 +83,10 @@ async fn a_new_master_tells(way: &str) {
         _ => master.pause(),
     }
     until("a new master", async || sentinel.master() == replica.port()).await;
+    if way == "demoted" {
+        // The sentinel says so too, after 8 s, and cuts the connections.
+        assert!(master.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port())).starts_with("+OK"));
+    }
     let there = Cache::<String, u64>::new(&connect(replica.url()).await, "s").unwrap();
     there.set("ada".into(), 2).await.unwrap();
     let begin = Instant::now();
