@@ -123,7 +123,7 @@ async fn many_are_never_older_than_what_was_seen() {
         }
         left.fetch_sub(1, SeqCst);
     };
-    let readers = join_all((0..4).map(|seed| read(seed)));
+    let readers = join_all((0..4).map(read));
     let writers = join_all((0..6).map(|from| {
         let is_here = from % 2 == 0;
         write(if is_here { &near } else { &other }, from, is_here)
