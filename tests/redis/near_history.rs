@@ -88,12 +88,15 @@ impl History {
         let before = self.known(key);
         match random.random_range(0..40) {
             0 => {
-                let other = random.random_range(0..PROCESSES * KEYS);
-                let keys = [name(key), name(other)];
-                let known = [before, self.known(other)];
-                if let Some(values) = self.ok(self.cache.get_many(&keys).await) {
-                    self.see(key, values[0], known[0]);
-                    self.see(other, values[1], known[1]);
+                let others = random.random_range(1..20);
+                let mut keys = vec![key];
+                keys.extend((0..others).map(|_| random.random_range(0..PROCESSES * KEYS)));
+                let known: Vec<u64> = keys.iter().map(|key| self.known(*key)).collect();
+                let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
+                if let Some(values) = self.ok(self.cache.get_many(&names).await) {
+                    for ((key, value), before) in keys.into_iter().zip(values).zip(known) {
+                        self.see(key, value, before);
+                    }
                 }
             }
             1 => {
