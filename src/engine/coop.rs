@@ -36,17 +36,26 @@ pub(crate) async fn proceed() {
     poll_fn(poll_proceed).await
 }
 
+/// As [`proceed`], for what does the work of so many calls.
+pub(crate) async fn proceed_as(calls: usize) {
+    poll_fn(|cx| poll_proceed_as(cx, calls as u32)).await
+}
+
 /// As [`proceed`].
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let calls = CALLS_LEFT.get();
-    if calls > 0 {
-        CALLS_LEFT.set(calls - 1);
+    poll_proceed_as(cx, 1)
+}
+
+#[inline(always)]
+fn poll_proceed_as(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+    if let Some(left) = CALLS_LEFT.get().checked_sub(calls) {
+        CALLS_LEFT.set(left);
         return Poll::Ready(());
     }
     // Pending leaves the count as it is: the next poll asks again.
     ready!(poll_budget(cx));
-    CALLS_LEFT.set(PROCEED_EVERY - 1);
+    CALLS_LEFT.set(PROCEED_EVERY.saturating_sub(calls));
     check_clock();
     Poll::Ready(())
 }

@@ -320,6 +320,11 @@ impl<K, V> Gone<K, V> {
         Self { first: None, more: Vec::new(), key: None }
     }
 
+    /// With room for so many.
+    pub(super) fn of(count: usize) -> Self {
+        Self { more: Vec::with_capacity(count.saturating_sub(1)), ..Self::new() }
+    }
+
     pub(super) fn keep(&mut self, key: K, value: V) {
         match self.first {
             None => self.first = Some((key, value)),
