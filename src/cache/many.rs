@@ -52,12 +52,17 @@ where
             let mut values = Vec::new();
             values.resize_with(keys.len(), || None);
             for (keys, values) in keys.chunks(PART).zip(values.chunks_mut(PART)) {
-                let mut places = self.shared.store.places(keys.iter().copied());
-                while let Some(group) = places.next_group() {
-                    coop::proceed_as(group.len()).await;
+                coop::proceed_as(keys.len()).await;
+                let store = &self.shared.store;
+                let mut places = store.places(keys.iter().copied());
+                loop {
                     let call = self.call();
-                    self.shared.store.get_group(group, keys, values, &call);
+                    let is_done = store.get_many(&mut places, keys, values, &call);
                     self.end(&call);
+                    if is_done {
+                        break;
+                    }
+                    coop::proceed().await;
                 }
             }
             values
@@ -87,24 +92,19 @@ where
         entries: impl IntoIterator<Item = (K, V)>,
         ttl: Option<Duration>,
     ) -> impl Future<Output = ()> {
-        let entries: Vec<(K, V)> = entries.into_iter().collect();
+        let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
         async move {
-            let store = &self.shared.store;
-            let mut entries = entries.into_iter().map(Some);
-            loop {
-                let mut part: Vec<_> = entries.by_ref().take(PART).collect();
-                if part.is_empty() {
-                    return;
-                }
-                let mut places = store.places_to_put(part.iter().flatten().map(|(key, _)| key));
-                while let Some(group) = places.next_group() {
-                    coop::proceed_as(group.len()).await;
-                    let call = self.call();
-                    let keys = group.numbers().filter_map(|number| part[number].as_ref());
-                    let failures = self.failures_at(keys.map(|(key, _)| key));
-                    let deadline = || self.until(ttl, &call);
-                    let set = || store.set_group(group, &mut part, &call, deadline);
-                    self.done(set, failures, &call);
+            for part in entries.chunks_mut(PART) {
+                coop::proceed_as(part.len()).await;
+                let keys = || part.iter().flatten().map(|(key, _)| key);
+                let failures = self.failures_at(keys());
+                let mut places = self.shared.store.places_to_put(keys());
+                let mut next = |call: &CallTime<'_>| {
+                    let until = || self.until(ttl, call);
+                    self.shared.store.set_many(&mut places, part, call, until)
+                };
+                while !self.done(&mut next, &failures) {
+                    coop::proceed().await;
                 }
             }
         }
@@ -129,16 +129,16 @@ where
     {
         let keys: Vec<&Q> = keys.into_iter().collect();
         async move {
-            let store = &self.shared.store;
             let mut removed = 0;
             for keys in keys.chunks(PART) {
-                let mut places = store.places(keys.iter().copied());
-                while let Some(group) = places.next_group() {
-                    coop::proceed_as(group.len()).await;
-                    let call = self.call();
-                    let failures = self.failures_at(group.numbers().map(|number| keys[number]));
-                    removed +=
-                        self.done(|| store.remove_group(group, keys, &call), failures, &call);
+                coop::proceed_as(keys.len()).await;
+                let failures = self.failures_at(keys.iter().copied());
+                let mut places = self.shared.store.places(keys.iter().copied());
+                let mut next = |call: &CallTime<'_>| {
+                    self.shared.store.remove_many(&mut places, keys, call, &mut removed)
+                };
+                while !self.done(&mut next, &failures) {
+                    coop::proceed().await;
                 }
             }
             removed
@@ -186,11 +186,13 @@ where
         self.remove_if(|key, value| !stays(key, value)).await
     }
 
-    /// Does `what`, and what follows it: also where user code panics in the middle of it, as it has done a part by then.
-    fn done<R>(&self, what: impl FnOnce() -> R, failures: Vec<Location>, call: &CallTime<'_>) -> R {
-        let done = catch_unwind(AssertUnwindSafe(what));
-        failures.into_iter().for_each(|at| self.forget_failure(Some(at)));
-        self.end(call);
+    /// Has a part written, and does what follows it: also where user code panics in the middle of it. Tells what `part`
+    /// does.
+    fn done(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[Location]) -> bool {
+        let call = self.call();
+        let done = catch_unwind(AssertUnwindSafe(|| part(&call)));
+        failures.iter().for_each(|at| self.forget_failure(Some(*at)));
+        self.end(&call);
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 

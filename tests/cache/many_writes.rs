@@ -279,6 +279,50 @@ async fn many_keys_take_many_turns() {
     }
 }
 
+/// A value that takes its time to be cloned and to be dropped.
+struct Slow(u64, u64);
+
+impl Clone for Slow {
+    fn clone(&self) -> Self {
+        std::thread::sleep(Duration::from_millis(1));
+        Self(self.0, self.1)
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// By the real clock: a call that takes long for few keys lets others run, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn few_keys_that_take_long_take_several_turns() {
+    let cache: Cache<u64, Slow> = Cache::new();
+    cache.set_many((0..80).map(|key| (key, Slow(key, 0))), Some(MINUTE)).await;
+    for verb in 0..3 {
+        let cache = cache.clone();
+        let work = tokio::spawn(async move {
+            let keys: Vec<u64> = (0..80).collect();
+            match verb {
+                0 => drop(cache.get_many(&keys).await),
+                1 => cache.set_many(keys.iter().map(|key| (*key, Slow(*key, 1))), None).await,
+                _ => assert_eq!(cache.remove_many(&keys).await, 80),
+            }
+        });
+        let others = tokio::spawn(async move {
+            let mut turns = 0;
+            while !work.is_finished() {
+                yield_now().await;
+                turns += 1;
+            }
+            turns
+        });
+        let turns = others.await.unwrap();
+        assert!(turns > 4, "verb {verb}: {turns}");
+    }
+}
+
 /// Of a call that is dropped some entries are there, each whole, and nothing is left of the others.
 #[tokio::test]
 async fn a_call_that_is_dropped_has_done_a_part() {

@@ -11,20 +11,16 @@ impl Parts {
     fn set_many(&self, keys: &[u8], first: u32, now: u64, deadline: u64) {
         let mut entries: Vec<_> = keys.iter().copied().zip(first..).map(Some).collect();
         let mut places = self.store.places_to_put(keys.iter());
-        while let Some(group) = places.next_group() {
-            self.store.set_group(group, &mut entries, &self.at(now), || self.until(deadline));
-            self.publisher.flush();
-        }
+        let until = || self.until(deadline);
+        assert!(self.store.set_many(&mut places, &mut entries, &self.at(now), until));
+        self.publisher.flush();
     }
 
     fn remove_many(&self, keys: &[u8], now: u64) -> usize {
-        let mut removed = 0;
         let keys: Vec<&u8> = keys.iter().collect();
-        let mut places = self.store.places(keys.iter().copied());
-        while let Some(group) = places.next_group() {
-            removed += self.store.remove_group(group, &keys, &self.at(now));
-            self.publisher.flush();
-        }
+        let (mut places, mut removed) = (self.store.places(keys.iter().copied()), 0);
+        assert!(self.store.remove_many(&mut places, &keys, &self.at(now), &mut removed));
+        self.publisher.flush();
         removed
     }
 }
