@@ -153,6 +153,7 @@ mod root;
 mod schema;
 mod set;
 mod simple;
+mod standby;
 mod table;
 #[cfg(test)]
 mod trials;
