@@ -37,6 +37,9 @@ use self::doubt::Doubt;
 /// For how long one is awake for somebody else: what most calls take, and what it costs to be woken.
 const AWAKE: Duration = Duration::from_micros(100);
 
+/// For how long a thread stands by: who hears of the end of the last work may have to be woken first.
+const WAITS: Duration = Duration::from_micros(250);
+
 /// For how long a thread takes what is handed over, before it goes back to its runtime, which may have other work for it,
 /// or wait for it to end.
 const SHIFT: Duration = Duration::from_millis(5);
@@ -170,7 +173,7 @@ impl Standby {
             let is_manned = self.end_work(now, stands_by && now < leaves_at);
             // A waker of somebody's may panic, and nobody would find that out who hands over more.
             let _ = catch_unwind(AssertUnwindSafe(|| job.tell()));
-            match is_manned.then(|| self.next_job(now + AWAKE)).flatten() {
+            match is_manned.then(|| self.next_job(now + WAITS)).flatten() {
                 Some(next) => job = next,
                 None => return,
             }
@@ -202,7 +205,7 @@ impl Standby {
                     // What was handed over was taken back.
                     Post::Manned if !is_over => state.post = Post::Manned,
                     _ => {
-                        state.doubt.was_right();
+                        state.doubt.pauses();
                         return None;
                     }
                 }

@@ -16,7 +16,7 @@ impl Doubt {
     const CALLS: u32 = 8;
     const MAX_DOUBLINGS: u32 = 7;
     /// So often wrong, it begins anew.
-    const ENOUGH: u32 = 32;
+    const ENOUGH: u32 = 8;
 
     /// Counts a call; true where it is one of those for which nobody is to be awake.
     pub(super) fn covers_call(&mut self) -> bool {
@@ -25,6 +25,12 @@ impl Doubt {
         covers
     }
 
+    /// Nobody came in time, which cost nobody any time.
+    pub(super) fn pauses(&mut self) {
+        self.calls = self.calls.max(Self::CALLS);
+    }
+
+    /// Somebody looked out in vain.
     pub(super) fn was_right(&mut self) {
         self.calls = Self::CALLS << self.right;
         self.right = (self.right + 1).min(Self::MAX_DOUBLINGS);

@@ -92,6 +92,18 @@ async fn who_gets_no_processor_is_relieved_of_the_work() {
 }
 
 #[tokio::test]
+async fn who_stands_by_in_vain_leaves_and_nobody_does_for_a_while() {
+    let standby = deserted();
+    assert!(standby.next_job(Instant::now()).is_none());
+    assert!(matches!(standby.state().post, Post::Empty));
+    for _ in 0..8 {
+        assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
+        assert!(matches!(standby.state().post, Post::Empty), "its thread stands by");
+    }
+    assert!(!standby.state().doubt.covers_call());
+}
+
+#[tokio::test]
 async fn no_work_waits_behind_other_work() {
     let standby = Arc::<Standby>::default();
     let (release, released) = mpsc::channel::<()>();
