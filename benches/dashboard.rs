@@ -50,7 +50,7 @@ struct Service {
 fn main() {
     let quick = measure::is_quick();
     let (rounds, stretch) =
-        if quick { (2, Duration::from_secs(2)) } else { (15, Duration::from_secs(10)) };
+        if quick { (2, Duration::from_secs(2)) } else { (9, Duration::from_secs(5)) };
     let service = runtime("service");
     let load = runtime("load");
     let port = service.block_on(serve(&service));

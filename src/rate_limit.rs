@@ -12,7 +12,7 @@ mod check;
 mod denial_log;
 mod gcra;
 #[cfg(feature = "dashboard")]
-mod hot;
+pub(crate) mod hot;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod key_state;

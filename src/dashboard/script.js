@@ -333,7 +333,7 @@ function cardOf({ kind, name }) {
   () => make("dd", { class: "big" }), () => make("dd", { class: "soft" }));
   const chart = chartOf(KINDS[kind][2], KINDS[kind][1]);
   const element = make("article", { class: "card", "aria-labelledby": id }, heading, figures.element, chart.element);
-  const denied = kind === "limiter" ? deniedOf() : null;
+  const denied = kind.endsWith("limiter") ? deniedOf() : null;
   if (denied) element.append(denied.element);
   const more = MORE[kind] && rowsOf("tbody", "", ([label], value) =>
     make("tr", {}, make("th", { scope: "row" }, label), value), () => make("td"));

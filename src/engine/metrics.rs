@@ -12,6 +12,7 @@ mod registry;
 mod series;
 mod source;
 mod spread;
+mod tellers;
 
 use self::registry::publish;
 pub(crate) use self::{
@@ -31,7 +32,8 @@ pub(crate) use self::{
 /// Tells the recorder of the [`metrics`](https://docs.rs/metrics) facade what all figures are now (feature `metrics`).
 ///
 /// A thread does so twice a second by itself. Call it where they are to be exact: before a page of them is made. The
-/// [guide](crate::guide::metrics) has the names. It costs some microseconds for each cache, limiter and the like.
+/// [guide](crate::guide::metrics) has the names. It costs some microseconds for each cache, limiter and the like, and
+/// waits until what the thread is telling at that moment is told.
 ///
 /// # Examples
 ///

@@ -32,7 +32,7 @@ const MINUTE: u64 = 60_000_000_000;
 /// What a key is called, where it may be.
 pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
-pub(super) struct Hot<K> {
+pub(crate) struct Hot<K> {
     parts: [Mutex<Part>; PARTS],
     show: Option<ShowKey<K>>,
 }
@@ -55,13 +55,13 @@ struct Counter {
 }
 
 impl<K> Hot<K> {
-    pub(super) fn new(show: Option<ShowKey<K>>) -> Self {
+    pub(crate) fn new(show: Option<ShowKey<K>>) -> Self {
         Self { parts: array::from_fn(|_| Mutex::default()), show }
     }
 
     /// Counts a denial of the key of this hash, under no lock.
     #[cold]
-    pub(super) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
+    pub(crate) fn note(&self, hash: u64, now: Tick, key: impl FnOnce() -> K) {
         let part = &self.parts[(hash >> 7) as usize % PARTS];
         let minute = now.nanoseconds() / MINUTE;
         let mut locked = lock(part);
@@ -84,7 +84,7 @@ impl<K> Hot<K> {
     }
 
     /// The keys with the most denials in this minute and the one before.
-    pub(super) fn read(&self, now: Tick) -> Vec<DeniedKey> {
+    pub(crate) fn read(&self, now: Tick) -> Vec<DeniedKey> {
         let mut all: HashMap<u64, (u64, Option<String>)> = HashMap::new();
         for part in &self.parts {
             let mut part = lock(part);

@@ -12,6 +12,8 @@ mod breaker;
 mod builder;
 mod check;
 mod deny_cache;
+#[cfg(feature = "dashboard")]
+mod hot;
 #[cfg(feature = "axum")]
 mod layer;
 mod limits;

@@ -6,6 +6,7 @@ mod directory;
 mod servers;
 
 mod embedded;
+mod held;
 mod page;
 mod queues;
 mod redis;
@@ -20,7 +21,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The one of this process. The tests share it, each by names of its own.
 static RECORDER: LazyLock<PrometheusHandle> = LazyLock::new(|| {
     let builder = PrometheusBuilder::new().set_buckets(&[0.001, 0.01, 0.1, 1.0, 10.0]).unwrap();
-    builder.install_recorder().unwrap()
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(held::Holding(recorder)).unwrap();
+    handle
 });
 
 /// All that is told now, as text.

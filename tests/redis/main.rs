@@ -15,6 +15,8 @@ mod cache_events;
 mod cache_faults;
 mod client;
 mod conformance;
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod expiring_set;
 mod failover;
 mod fleet;

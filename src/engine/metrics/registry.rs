@@ -1,4 +1,7 @@
 //! All that has a name, and the thread that tells of it.
+//!
+//! What one has read and not told yet, no other tells, and a level must not be followed by an older one: so who
+//! publishes waits for those who read before.
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +24,7 @@ use super::{
     figures::Figures,
     series::{Handle, Series},
     source::Source,
+    tellers::Teller,
 };
 
 /// How often all is told.
@@ -131,12 +135,10 @@ pub(crate) fn register(
 /// Reads all, and tells the recorder.
 pub(super) fn publish() {
     with_recorder(|recorder| {
-        let address = address(recorder);
-        // One that is for this thread alone comes and goes: nothing is known of it.
-        let global = is_global(address).then_some(address);
-        let (news, living) = read(global);
+        let (news, living, teller) = read(Some(address(recorder)));
         // We may be the last who have one of them, and its end is somebody's code.
         drop(living);
+        teller.wait_for_earlier();
         for News { introduction, handles, told, now } in news {
             let handles = handles.get_or_init(|| introduction.introduce(recorder));
             now.tell(&told, handles);
@@ -147,7 +149,7 @@ pub(super) fn publish() {
 /// Reads all that there still is.
 #[cfg(feature = "dashboard")]
 pub(crate) fn look() -> Vec<Reading> {
-    let (news, living) = read(None);
+    let (news, living, _) = read(None);
     let mut readings = Vec::new();
     let mut living = living.into_iter().peekable();
     // Both in the order of the groups.
@@ -166,9 +168,12 @@ pub(crate) fn look() -> Vec<Reading> {
 }
 
 /// Reads all; what is new to the recorder of the process, or to one that knows nothing. And whom it read, to be dropped
-/// under no lock.
-fn read(global: Option<usize>) -> (Vec<News>, Vec<Living>) {
+/// under no lock; and that it is about to be told.
+fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, Teller) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // One that is for this thread alone comes and goes: nothing is known of it. Nor of one in whose place another was
+    // installed since this call began.
+    let global = recorder.filter(|recorder| is_global(*recorder));
     let living = registry().living();
     let read = living.iter().map(|(_, _, source)| {
         let mut figures = Figures::default();
@@ -177,8 +182,9 @@ fn read(global: Option<usize>) -> (Vec<News>, Vec<Living>) {
     });
     let read: Vec<_> = read.collect();
     let news = registry().renew(&living, read, global);
+    let teller = Teller::new();
     drop(turn);
-    (news, living)
+    (news, living, teller)
 }
 
 /// Publishes from a thread of its own, as long as there is anything.

@@ -28,6 +28,8 @@ pub struct RateLimiterBuilder<K> {
     /// Of how many keys.
     deny_cache: usize,
     wait: WaitSettings,
+    #[cfg(feature = "dashboard")]
+    are_keys_shown: bool,
     keys: PhantomData<fn(K)>,
 }
 
@@ -45,6 +47,8 @@ impl<K> RateLimiter<K> {
             timeout: Duration::from_millis(50),
             deny_cache: 10_000,
             wait: WaitSettings::default(),
+            #[cfg(feature = "dashboard")]
+            are_keys_shown: false,
             keys: PhantomData,
         }
     }
@@ -114,6 +118,15 @@ impl<K> RateLimiterBuilder<K> {
         self
     }
 
+    /// Lets the [dashboard](crate::dashboard()) show the keys that this process denies most often (feature `dashboard`),
+    /// as the server has them. Defaults to hashes, which tell that two are the same and nothing else.
+    #[cfg(feature = "dashboard")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "dashboard")))]
+    pub fn show_keys(mut self) -> Self {
+        self.are_keys_shown = true;
+        self
+    }
+
     /// Makes the limiter, and starts the task on the current Tokio runtime that looks for [limits which were
     /// set](RateLimiter::set_limits), twice a second, with one `GET`.
     ///
@@ -139,6 +152,8 @@ impl<K> RateLimiterBuilder<K> {
             wait: self.wait,
             counters: Default::default(),
             quiet_until: Default::default(),
+            #[cfg(feature = "dashboard")]
+            hot: super::hot::Hot::new(self.are_keys_shown),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
             client,

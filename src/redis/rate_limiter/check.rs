@@ -59,7 +59,7 @@ impl LimiterState {
         let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            self.counters.count_denial(place_of(&denial.limited, limits));
+            self.count_denial(&subject, place_of(&denial.limited, limits));
             self.counters.denied_locally.add(1);
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
@@ -87,7 +87,7 @@ impl LimiterState {
                 })
             }
             Outcome::Denied { limit, wait } => {
-                self.counters.count_denial(limit);
+                self.count_denial(&subject, limit);
                 let ready = Instant::now().checked_add(wait).map(Into::into);
                 let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
                 let exceeded = limits.iter().zip(&*remaining).filter(has_none);
@@ -132,7 +132,7 @@ impl LimiterState {
         };
         match &decision.outcome {
             Ok(_) => self.counters.admitted.add(1),
-            Err(limited) => self.counters.count_denial(place_of(limited, limits)),
+            Err(limited) => self.count_denial(subject, place_of(limited, limits)),
         }
         Ok(decision)
     }

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use super::{breaker::Breaker, state::LimiterState};
+#[cfg(feature = "dashboard")]
+use crate::engine::metrics::DeniedKey;
 use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
 
 const BREAKER: Series = gauge(
@@ -59,5 +61,10 @@ impl Source for LimiterState {
         for state in [Breaker::Closed, Breaker::Open, Breaker::HalfOpen] {
             figures.level(f64::from(u8::from(stats.breaker == state)));
         }
+    }
+
+    #[cfg(feature = "dashboard")]
+    fn denied_keys(&self) -> Vec<DeniedKey> {
+        self.hot.read()
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct LimiterState {
     pub(super) counters: Counters,
     /// No failure is logged before this.
     pub(super) quiet_until: Mutex<Option<Instant>>,
+    #[cfg(feature = "dashboard")]
+    pub(super) hot: super::hot::Hot,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }
@@ -175,6 +177,18 @@ impl LimiterState {
             None => own.args.clone(),
             Some(limits) => limits.iter().map(|limit| LimitArgs::new(limit, self.window)).collect(),
         }
+    }
+
+    /// Counts a denial of a subject by the limit at this place.
+    pub(super) fn count_denial(
+        &self,
+        #[cfg_attr(not(feature = "dashboard"), expect(unused, reason = "it is shown there alone"))]
+        subject: &[u8],
+        place: usize,
+    ) {
+        self.counters.count_denial(place);
+        #[cfg(feature = "dashboard")]
+        self.hot.note(subject);
     }
 
     pub(super) fn forget_denials(&self, subject: &[u8]) {

@@ -103,7 +103,7 @@ impl LimiterState {
         let longest = each.clone().filter(|(_, standing)| standing.remaining < cost);
         let longest = longest.max_by_key(|(_, standing)| standing.more_at).or(each.clone().next());
         let place = longest.map_or(0, |(place, _)| place);
-        self.counters.count_denial(place);
+        self.count_denial(subject, place);
         let limit =
             longest.map_or(&self.plan.present().limits[0], |(_, standing)| &standing.limit).clone();
         let ready = Some(state.ready.unwrap_or_else(Instant::now).into());

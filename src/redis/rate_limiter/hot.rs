@@ -1,0 +1,49 @@
+//! Which subjects this process has denied most often of late.
+
+use std::{hash::BuildHasher, sync::Arc};
+
+use tokio::time::Instant;
+
+use crate::{
+    engine::{clock::Tick, hasher::DefaultHasher, metrics::DeniedKey},
+    rate_limit::hot,
+};
+
+pub(super) struct Hot {
+    subjects: hot::Hot<Vec<u8>>,
+    hasher: DefaultHasher,
+    begun: Instant,
+}
+
+impl Hot {
+    /// Told by their hashes, or as the server has them.
+    pub(super) fn new(are_shown: bool) -> Self {
+        let show = are_shown.then(|| -> hot::ShowKey<Vec<u8>> {
+            Arc::new(|subject| own_part(&String::from_utf8_lossy(subject)).to_owned())
+        });
+        Self {
+            subjects: hot::Hot::new(show),
+            hasher: DefaultHasher::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn note(&self, subject: &[u8]) {
+        let hash = self.hasher.hash_one(subject);
+        self.subjects.note(hash, self.now(), || subject.to_owned());
+    }
+
+    pub(super) fn read(&self) -> Vec<DeniedKey> {
+        self.subjects.read(self.now())
+    }
+
+    fn now(&self) -> Tick {
+        Tick::from_nanoseconds(self.begun.elapsed().as_nanos() as u64)
+    }
+}
+
+/// What is between the first brace, as none is in a name, and the last.
+fn own_part(subject: &str) -> &str {
+    let begin = subject.find('{').map_or(0, |brace| brace + 1);
+    subject[begin..].strip_suffix('}').unwrap_or(&subject[begin..])
+}
