@@ -313,8 +313,8 @@ impl Root {
 }
 
 /// Opens the directories in a queue's, which it looked at when it was made: two that are opened by one opener are of
-/// one queue, as far as that is cheap to see.
-pub(super) struct Opener<'a> {
+/// one queue, as far as that is cheap to see. It is `pub` as [`Root`] is.
+pub struct Opener<'a> {
     path: &'a Path,
     /// With the generation of that look; none where each directory has to be opened anew.
     cache: Option<(&'a DirCache, u64)>,
