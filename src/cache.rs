@@ -74,7 +74,8 @@ const DEBUG_ENTRIES: usize = 32;
 /// [`events_lossless`](Cache::events_lossless)).
 ///
 /// Verbs and meanings are those of Redis. Each verb is atomic against all others on the same key.
-/// Look-ups take any borrowed form of the key (`&str` for `String`).
+/// Look-ups take whatever is [`Equivalent`] to the key (`&str` for `String`); those that may keep the key, as loads do,
+/// whatever it can be made of ([`ToKey`](crate::ToKey)).
 ///
 /// # Cost
 ///

@@ -18,4 +18,5 @@ pub(crate) mod sweeper;
 pub(crate) mod sync;
 pub(crate) mod tasks;
 pub(crate) mod threads;
+pub(crate) mod to_key;
 pub(crate) mod ttl;

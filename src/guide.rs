@@ -5,7 +5,7 @@
 //! | [`streams`] | hearing of what leaves, and what a slow reader loses |
 //! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
 //! | [`loaders`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
-//! | [`many_keys`] | many keys in one call, a value that depends on the one before, tags, futures on keys |
+//! | [`many_keys`] | many keys in one call, keys of several parts, a value that depends on the one before, tags, futures on keys |
 //! | [`bounds`] | how much a cache holds, and who leaves when it is full |
 //! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
 //! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |

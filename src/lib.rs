@@ -109,6 +109,7 @@ pub use engine::{
     event::{Cause, Event, Events, Lagged, LosslessEvents},
     hasher::DefaultHasher,
     sweeper::{Sweep, SweepReport},
+    to_key::ToKey,
     ttl::{Ttl, When},
 };
 #[doc(no_inline)]

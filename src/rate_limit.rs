@@ -39,13 +39,14 @@ mod until_ready;
 mod waiting;
 
 use std::{
-    borrow::Borrow,
     fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
     sync::Arc,
     time::Duration,
 };
+
+use equivalent::Equivalent;
 
 #[cfg(feature = "axum")]
 pub(crate) use self::algorithm::Remaining;
@@ -66,13 +67,13 @@ pub(crate) use self::{
     stats::{COUNTED, with_denials},
     waiting::{WaitSettings, Waiting},
 };
-use crate::engine::{coop, hasher::DefaultHasher};
+use crate::engine::{coop, hasher::DefaultHasher, to_key::ToKey};
 
 /// Limits how much each key may do in any window of time.
 ///
 /// A `RateLimiter` is a handle: cheap to clone, and all clones are one limiter. A check charges its cost to
-/// all limits of a key or, where one of them has no room, to none. Keys are given in any borrowed form that
-/// can be made owned (`&str` for `String`).
+/// all limits of a key or, where one of them has no room, to none. Keys are given as whatever they can be made of
+/// (`&str` for `String`, see [`ToKey`]); what charges nothing takes whatever is [`Equivalent`] to them.
 ///
 /// Which calls pass is decided by the [`Window`]: by default [`Window::Log`], which never lets more than
 /// the quota pass in **any** `(now - per, now]`, and denies nothing that would keep to that. What was denied
@@ -161,8 +162,7 @@ where
     #[inline]
     pub fn check<Q>(&self, key: &Q) -> impl Future<Output = Result<Permit, Limited>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         self.check_n(key, 1)
     }
@@ -176,8 +176,7 @@ where
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u32) -> impl Future<Output = Result<Permit, Limited>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         poll_fn(move |cx| dispatch!(&self.0, limiter => limiter.poll_check(cx, key, cost)))
     }
@@ -202,8 +201,7 @@ where
     /// ```
     pub async fn check_with<Q>(&self, key: &Q, limits: &[Limit]) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         self.check_n_with(key, 1, limits).await
     }
@@ -216,8 +214,7 @@ where
         limits: &[Limit],
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
         dispatch!(&self.0, limiter => limiter.decide(key, Some(limits), cost))
@@ -226,8 +223,7 @@ where
     /// What is left for `key`. Charges nothing.
     pub async fn peek<Q>(&self, key: &Q) -> State
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         dispatch!(&self.0, limiter => limiter.peek(key, None))
@@ -236,8 +232,7 @@ where
     /// What is left for `key` by `limits`, as of [`check_with`](RateLimiter::check_with).
     pub async fn peek_with<Q>(&self, key: &Q, limits: &[Limit]) -> State
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         dispatch!(&self.0, limiter => limiter.peek(key, Some(limits)))
@@ -249,8 +244,7 @@ where
     /// is charged anew.
     pub async fn reset<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
         dispatch!(&self.0, limiter => limiter.reset(key))
@@ -283,8 +277,7 @@ where
     /// ```
     pub async fn until_ready<Q>(&self, key: &Q) -> Permit
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         self.until_ready_n(key, 1).await.expect("one unit is above no quota")
     }
@@ -302,8 +295,7 @@ where
     /// As that of [`until_ready`](RateLimiter::until_ready).
     pub async fn until_ready_n<Q>(&self, key: &Q, cost: u32) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
             limiter.until_ready(key, cost, None, None, &mut |_, _| {}).await.0
@@ -327,8 +319,7 @@ where
         max_wait: Duration,
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         dispatch!(&self.0, limiter => {
             limiter.until_ready(key, 1, None, Some(max_wait), &mut |_, _| {}).await.0

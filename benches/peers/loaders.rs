@@ -54,7 +54,10 @@ fn main() {
         misses(&sizes).await;
         waiters(&sizes).await;
         dogpile().await;
-        println!("\n| | {MANY} calls of `get` | `get_many` |\n| --- | --- | --- |");
+        println!(
+            "\n| | {MANY} calls of `get` | `get_many` | {MANY} calls of `set_ex` | `set_many` |\n|{}",
+            " --- |".repeat(5)
+        );
         for entries in sizes.entries {
             many(entries, &sizes).await;
         }
@@ -171,26 +174,40 @@ async fn dogpile() {
 
 async fn many(entries: usize, sizes: &Sizes) {
     let keys: Vec<String> = (0..entries).map(|n| format!("key:{n:016}")).collect();
-    let cache = Ours::new();
+    let (cache, value) = (Ours::new(), Arc::new(1));
     for key in &keys {
-        cache.set_ex(key.clone(), Arc::new(1), TTL).await;
+        cache.set_ex(key.clone(), value.clone(), TTL).await;
     }
     let calls = random(entries, sizes.calls);
-    let (mut single, mut together) = (Vec::new(), Vec::new());
+    let mut figures = vec![Vec::new(); 4];
     for _ in 0..sizes.rounds {
-        single.push(timed(&calls, async |n| cache.get(&keys[n]).await.is_some()).await);
+        let get = timed(&calls, async |n| cache.get(&keys[n]).await.is_some()).await;
         let start = Instant::now();
         for some in calls.chunks(MANY) {
             black_box(cache.get_many(some.iter().map(|n| &keys[*n])).await);
         }
-        together.push(start.elapsed().as_nanos() as f64 / calls.len() as f64);
+        let get_many = start.elapsed().as_nanos() as f64 / calls.len() as f64;
+        let entry = |n: usize| (keys[n].clone(), value.clone());
+        let set = timed(&calls, async |n| {
+            let (key, value) = entry(n);
+            cache.set_ex(key, value, TTL).await.is_some()
+        })
+        .await;
+        let start = Instant::now();
+        for some in calls.chunks(MANY) {
+            cache.set_many(some.iter().map(|n| entry(*n)), Some(TTL)).await;
+        }
+        let set_many = start.elapsed().as_nanos() as f64 / calls.len() as f64;
+        let round = [get, get_many, set, set_many];
+        figures.iter_mut().zip(round).for_each(|(all, figure)| all.push(figure));
     }
-    let (single, together) = (median(single) * MANY as f64, median(together) * MANY as f64);
+    let figures: Vec<f64> =
+        figures.into_iter().map(|all| median(all) * MANY as f64 / 1e3).collect();
+    let [get, get_many, set, set_many] = figures[..] else { unreachable!("there are four") };
     println!(
-        "| {entries} entries | {:.1} µs | {:.1} µs ({:.2}) |",
-        single / 1e3,
-        together / 1e3,
-        together / single
+        "| {entries} entries | {get:.1} µs | {get_many:.1} µs ({:.2}) | {set:.1} µs | {set_many:.1} µs ({:.2}) |",
+        get_many / get,
+        set_many / set
     );
 }
 

@@ -82,8 +82,9 @@ impl<K, V, S> Builder<K, V, S> {
     /// A write begins both anew. What else looks at a value ([`Cache::contains_key`], [`Cache::ttl`],
     /// [`Cache::iter`]) gives it nothing.
     ///
-    /// A hit costs a store more than without, and an entry eight bytes. With 5 s or more a hit may give up to 50 ms more
-    /// than this, since it doesn't ask the precise clock. Defaults to no such limit.
+    /// A hit costs a store more than without, and an entry eight bytes. With 5 s or more only the first hit of some
+    /// milliseconds costs that, and a hit may give up to 50 ms more than this, since it doesn't ask the precise clock.
+    /// Defaults to no such limit.
     ///
     /// ```
     /// use std::time::Duration;

@@ -13,6 +13,7 @@ use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,
     store::{Decision, Location, Store, Turn},
+    to_key::ToKey,
 };
 
 /// What is to become of a key. Returned by the closure of [`Cache::compute`].
@@ -67,7 +68,7 @@ where
     /// ```
     pub async fn compute<Q>(&self, key: &Q, change: impl FnOnce(Option<&V>) -> Op<V>) -> Option<V>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
         let call = self.call();
@@ -90,7 +91,7 @@ where
                 Decision::Remove => Decision::Remove,
             }
         };
-        let written = self.shared.store.decide(key.to_owned(), None, None, &call, decide);
+        let written = self.shared.store.decide(key.to_key(), None, None, &call, decide);
         if !keeps {
             self.forget_failure(self.failure_at(key));
         }
@@ -125,7 +126,7 @@ where
     /// ```
     pub async fn compute_with<Q, F, Fut>(&self, key: &Q, change: F) -> Option<V>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         F: FnOnce(Option<V>) -> Fut,
         Fut: Future<Output = Op<V>>,
     {
@@ -150,7 +151,7 @@ where
         let weight = match &op {
             Op::Set(value) | Op::SetEx(value, _) | Op::SetKeepTtl(value) => {
                 after = Some(value.clone());
-                store.weigh(&key.to_owned(), value)
+                store.weigh(&key.to_key(), value)
             }
             Op::Keep | Op::Remove => None,
         };
@@ -163,7 +164,7 @@ where
             }
             decision
         };
-        let written = store.decide(key.to_owned(), weight, None, &call, decide);
+        let written = store.decide(key.to_key(), weight, None, &call, decide);
         self.forget_failure(self.failure_at(key));
         self.end(&call);
         after.filter(|_| !written.has_passed() && !call.is_dead(until))

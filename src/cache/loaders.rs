@@ -14,6 +14,7 @@ use crate::engine::{
     clock::{Deadline, Now},
     coop,
     store::{Awaited, Failure, Flight, Location, Sought},
+    to_key::ToKey,
 };
 
 /// How fresh a value is that a loader verb has returned.
@@ -121,7 +122,7 @@ where
         loader: F,
     ) -> impl Future<Output = V>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = V> + Send + 'static,
     {
@@ -173,7 +174,7 @@ where
         loader: F,
     ) -> impl Future<Output = Result<V, Arc<E>>>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
@@ -204,7 +205,7 @@ where
         loader: F,
     ) -> impl Future<Output = Result<(V, Freshness), Arc<E>>>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
@@ -227,7 +228,7 @@ where
         loader: F,
     ) -> Result<(V, Freshness), Arc<E>>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
@@ -296,7 +297,7 @@ where
         loader: F,
     ) -> Result<(V, Freshness), Arc<E>>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
@@ -307,7 +308,7 @@ where
             if let Some(error) = self.lives.failures.as_ref().and_then(|kept| kept.error(key)) {
                 return self.failed(key, error);
             }
-            let sought = store.seek(place, key, || key.to_owned(), &self.shared.clock);
+            let sought = store.seek(place, key, || key.to_key(), &self.shared.clock);
             self.shared.publisher.flush();
             let (mut seat, joined) = match sought {
                 Sought::Live(value) => return Ok((value, Freshness::Fresh)),
@@ -359,7 +360,7 @@ where
         loader: F,
     ) -> Result<(V, Freshness), Arc<E>>
     where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<V, E>>,
@@ -370,13 +371,13 @@ where
         match loaded {
             Ok(value) => {
                 let ttl = ttl.of(&value);
-                self.publish(&seat.flight, began, key.to_owned(), value.clone(), ttl);
+                self.publish(&seat.flight, began, key.to_key(), value.clone(), ttl);
                 seat.land(began, Ok(value.clone()));
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {
                 let error = Arc::new(error);
-                self.note_failure(&seat.flight, began, key.to_owned(), Some(error.clone()));
+                self.note_failure(&seat.flight, began, key.to_key(), Some(error.clone()));
                 seat.land(began, Err(error.clone()));
                 self.failed(key, error)
             }

@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hash},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     time::Duration,
 };
 
@@ -10,9 +11,9 @@ use tokio::task::consume_budget;
 
 use super::Cache;
 use crate::engine::{
+    clock::CallTime,
     coop,
-    event::Cause,
-    store::{Pass, Places},
+    store::{Location, PART, Pass},
 };
 
 impl<K, V, S> Cache<K, V, S>
@@ -23,9 +24,9 @@ where
 {
     /// Clones of the live values of `keys`, in their order (Redis: `MGET`).
     ///
-    /// The memory of all keys is fetched at once, and a shard is locked once for up to 32 of them: with a million entries
-    /// that is faster than as many calls of [`get`](Cache::get). It is not atomic: each value is as of when its shard is
-    /// looked at.
+    /// The memory of all keys is fetched at once, up to 1,024 at a time, and a shard is locked once for up to 32 of them:
+    /// with a million entries that is faster than as many calls of [`get`](Cache::get). It is not atomic: each value is
+    /// as of when its shard is looked at.
     ///
     /// ```
     /// use fleeting::Cache;
@@ -48,20 +49,21 @@ where
         // Before the first await, so that the future keeps none of the caller's iterator.
         let keys: Vec<&Q> = keys.into_iter().collect();
         async move {
-            coop::proceed().await;
-            let store = &self.shared.store;
-            let mut places = Places::new(keys.iter().map(|key| store.place(*key)));
             let mut values = Vec::new();
             values.resize_with(keys.len(), || None);
-            store.prefetch(&places);
-            loop {
-                let call = self.call();
-                if !store.get_next(&mut places, &keys, &mut values, &call) {
-                    break;
+            for (keys, values) in keys.chunks(PART).zip(values.chunks_mut(PART)) {
+                coop::proceed_as(keys.len()).await;
+                let store = &self.shared.store;
+                let mut places = store.places(keys.iter().copied());
+                loop {
+                    let call = self.call();
+                    let is_done = store.get_many(&mut places, keys, values, &call);
+                    self.end(&call);
+                    if is_done {
+                        break;
+                    }
+                    coop::proceed().await;
                 }
-                self.shared.publisher.flush();
-                coop::charge(&call);
-                coop::proceed().await;
             }
             values
         }
@@ -69,7 +71,17 @@ where
 
     /// Puts each value at its key, to live for `ttl`, or for the default TTL where that is `None` (Redis: `MSET`).
     ///
-    /// Of a key that comes twice, the last value stays. It is not atomic: each value is put by itself.
+    /// Of a key that comes twice, the last value stays. It is not atomic: each value is put by itself, and those of a key
+    /// in their order.
+    ///
+    /// The memory of all keys is fetched at once, up to 1,024 at a time, and they are put shard by shard: one is locked
+    /// once for up to 32 of them, which takes some microseconds. With a million entries that is faster than as many calls
+    /// of [`set_ex`](Cache::set_ex). In a bounded cache they are put in their order, each under a lock of its own, and
+    /// whoever has to leave for one does so before the next is put.
+    ///
+    /// # Panics
+    ///
+    /// Where `Hash` or `Eq` of a key does. What was put before that stays, and is told of; the rest is dropped.
     ///
     /// # Cancel safety
     ///
@@ -80,18 +92,30 @@ where
         entries: impl IntoIterator<Item = (K, V)>,
         ttl: Option<Duration>,
     ) -> impl Future<Output = ()> {
-        let entries: Vec<(K, V)> = entries.into_iter().collect();
+        let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
         async move {
-            for (key, value) in entries {
-                coop::proceed().await;
-                let call = self.call();
-                let until = self.until(ttl, &call);
-                self.put(key, value, &call, |_| until);
+            for part in entries.chunks_mut(PART) {
+                coop::proceed_as(part.len()).await;
+                let keys = || part.iter().flatten().map(|(key, _)| key);
+                let failures = self.failures_at(keys());
+                let mut places = self.shared.store.places_to_put(keys());
+                let mut next = |call: &CallTime<'_>| {
+                    let until = || self.until(ttl, call);
+                    self.shared.store.set_many(&mut places, part, call, until)
+                };
+                while !self.done(&mut next, &failures) {
+                    coop::proceed().await;
+                }
             }
         }
     }
 
-    /// Takes the live values of `keys` out; tells how many there were (Redis: `DEL`).
+    /// Takes the live values of `keys` out; tells how many there were (Redis: `DEL`). Their memory is fetched and their
+    /// shards are locked as by [`set_many`](Cache::set_many), in a bounded cache too.
+    ///
+    /// # Panics
+    ///
+    /// Where `Hash` or `Eq` of a key does. What was taken out before that is gone, and is told of.
     ///
     /// # Cancel safety
     ///
@@ -106,9 +130,16 @@ where
         let keys: Vec<&Q> = keys.into_iter().collect();
         async move {
             let mut removed = 0;
-            for key in keys {
-                coop::proceed().await;
-                removed += usize::from(self.take(key, Cause::Removed).is_some());
+            for keys in keys.chunks(PART) {
+                coop::proceed_as(keys.len()).await;
+                let failures = self.failures_at(keys.iter().copied());
+                let mut places = self.shared.store.places(keys.iter().copied());
+                let mut next = |call: &CallTime<'_>| {
+                    self.shared.store.remove_many(&mut places, keys, call, &mut removed)
+                };
+                while !self.done(&mut next, &failures) {
+                    coop::proceed().await;
+                }
             }
             removed
         }
@@ -153,5 +184,23 @@ where
     /// Takes out the live values that `stays` does not name; else as [`remove_if`](Cache::remove_if).
     pub async fn retain(&self, mut stays: impl FnMut(&K, &V) -> bool) -> usize {
         self.remove_if(|key, value| !stays(key, value)).await
+    }
+
+    /// Has a part written, and does what follows it: also where user code panics in the middle of it. Tells what `part`
+    /// does.
+    fn done(&self, part: impl FnOnce(&CallTime<'_>) -> bool, failures: &[Location]) -> bool {
+        let call = self.call();
+        let done = catch_unwind(AssertUnwindSafe(|| part(&call)));
+        failures.iter().for_each(|at| self.forget_failure(Some(*at)));
+        self.end(&call);
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// As [`failure_at`](Cache::failure_at), of several keys.
+    fn failures_at<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Vec<Location>
+    where
+        Q: Hash + ?Sized + 'a,
+    {
+        keys.filter_map(|key| self.failure_at(key)).collect()
     }
 }

@@ -7,11 +7,10 @@ use std::{
     time::Duration,
 };
 
-use equivalent::Equivalent;
 use tokio::time::{Instant, timeout};
 
 use super::{Cache, WeakCache, loaders::TimeToLive, nested::Within, seat::Seat};
-use crate::engine::{clock::Deadline, panics, store::Failure};
+use crate::engine::{clock::Deadline, panics, store::Failure, to_key::ToKey};
 
 /// A refresh that takes longer has failed: nobody waits for it, and nobody else would end it.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -31,7 +30,7 @@ where
         loader: F,
         seen: Deadline,
     ) where
-        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
         E: Send + Sync + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
@@ -40,11 +39,11 @@ where
             return;
         }
         let place = self.shared.store.place(key);
-        let Some(flight) = self.shared.store.lead(place, key, || key.to_owned(), seen) else {
+        let Some(flight) = self.shared.store.lead(place, key, || key.to_key(), seen) else {
             return;
         };
         let seat = self.seat(place, flight, true);
-        let (weak, key) = (self.downgrade(), key.to_owned());
+        let (weak, key) = (self.downgrade(), key.to_key());
         self.shared.runtime.spawn(refreshed(weak, seat, key, ttl, loader));
     }
 }

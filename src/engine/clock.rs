@@ -155,11 +155,16 @@ impl Now for Clock {
         self.now()
     }
 
-    #[inline]
-    fn at_most(&self) -> Tick {
-        let Source::Kernel(kernel) = &self.source else { return self.now() };
-        let latest = kernel.bounds().and_then(|(_, latest)| NonZeroU64::new(latest));
-        latest.map_or_else(|| self.now(), Tick)
+    #[inline(always)]
+    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+        if let Source::Kernel(kernel) = &self.source
+            && let Some((_, latest)) = kernel.bounds()
+            && deadline.order() > latest
+        {
+            return NonZeroU64::new(latest).map(Tick);
+        }
+        let now = self.now();
+        (!deadline.is_dead(now)).then_some(now)
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::task::coop;
 
-use crate::engine::clock::{self, CallTime};
+use crate::engine::clock::{self, CallTime, Now};
 
 /// Calls between two that take part in Tokio's budget, so that each costs 1 ns for it, not 4.
 const PROCEED_EVERY: u32 = 61;
@@ -36,18 +36,35 @@ pub(crate) async fn proceed() {
     poll_fn(poll_proceed).await
 }
 
+/// As [`proceed`], for what does the work of so many calls.
+pub(crate) async fn proceed_as(calls: usize) {
+    poll_fn(|cx| poll_proceed_as(cx, calls as u32)).await
+}
+
 /// As [`proceed`].
 #[inline]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let calls = CALLS_LEFT.get();
-    if calls > 0 {
-        CALLS_LEFT.set(calls - 1);
-        return Poll::Ready(());
+    poll_proceed_as(cx, 1)
+}
+
+#[inline(always)]
+fn poll_proceed_as(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+    match CALLS_LEFT.get().checked_sub(calls) {
+        Some(left) => CALLS_LEFT.set(left),
+        None => ready!(poll_turns(cx, calls)),
     }
-    // Pending leaves the count as it is: the next poll asks again.
-    ready!(poll_budget(cx));
-    CALLS_LEFT.set(PROCEED_EVERY - 1);
-    check_clock();
+    Poll::Ready(())
+}
+
+#[cold]
+fn poll_turns(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+    while CALLS_LEFT.get() < calls {
+        // Pending leaves the count as it is: the next poll asks again.
+        ready!(poll_budget(cx));
+        CALLS_LEFT.set(CALLS_LEFT.get() + PROCEED_EVERY);
+        check_clock();
+    }
+    CALLS_LEFT.set(CALLS_LEFT.get() - calls);
     Poll::Ready(())
 }
 

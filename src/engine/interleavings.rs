@@ -4,6 +4,7 @@
 
 mod bounds;
 mod loads;
+mod many;
 mod streams;
 
 use std::{

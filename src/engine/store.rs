@@ -77,7 +77,7 @@ pub(crate) use self::{
     entry::{Departure, Entry},
     flight::{Awaited, Failure, Flight, Landing},
     journal::{Journal, Taken},
-    many::Places,
+    many::PART,
     pass::Pass,
     sweep::{Patience, ShardPass},
     tagged::TagPass,
@@ -304,14 +304,25 @@ where
     #[inline]
     fn write(
         &self,
-        Location { hash, index }: Location,
+        place: Location,
         is_it: impl FnMut(&K, &Entry<V>) -> bool,
     ) -> Locked<'_, K, V, Beside<K, V>> {
-        let mut locked = self.shards.write(index);
-        if locked.beside().old.is_some() {
-            self.move_key(&mut locked, Location { hash, index }, is_it);
-        }
+        let mut locked = self.shards.write(place.index);
+        self.bring(&mut locked, place, is_it);
         locked
+    }
+
+    /// If the key `is_it`, its entry is in the table of its shard from now on.
+    #[inline]
+    fn bring(
+        &self,
+        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        place: Location,
+        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+    ) {
+        if locked.beside().old.is_some() {
+            self.move_key(locked, place, is_it);
+        }
     }
 
     /// What is in this bucket dies at `deadline`.

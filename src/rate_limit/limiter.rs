@@ -4,13 +4,14 @@
 //! `#[inline(never)]`.
 
 use std::{
-    borrow::Borrow,
     fmt,
     hash::{BuildHasher, Hash},
     num::NonZeroU64,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
+
+use equivalent::Equivalent;
 
 #[cfg(feature = "dashboard")]
 use super::hot::Hot;
@@ -38,6 +39,7 @@ use crate::engine::{
         AtomicU64,
         Ordering::{Acquire, Relaxed},
     },
+    to_key::ToKey,
 };
 
 pub(crate) struct Limiter<K, A, S> {
@@ -111,8 +113,7 @@ where
         cost: u32,
     ) -> Poll<Result<Permit, Limited>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
         let Some(plan) = self.plan.unchanged() else {
@@ -136,16 +137,14 @@ where
         cost: u32,
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         self.decide_by(key, limits, cost, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         // Permits of the state go with it: one that is refunded later finds another id.
@@ -196,8 +195,7 @@ where
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         let place = self.shared.store.place(key);
         let decided = self.with_plan(limits, |limits, rules| {
@@ -242,8 +240,7 @@ where
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         let charge = |entry: &mut Entry<_>| self.charge(entry, &check, inspect);
         let charged = match self.shared.store.change_any(check.place, key, charge) {
@@ -263,7 +260,7 @@ where
             }),
             Err(denied) => {
                 #[cfg(feature = "dashboard")]
-                self.hot.note(check.place.hash(), check.now.at_least(), || key.to_owned());
+                self.hot.note(check.place.hash(), check.now.at_least(), || key.to_key());
                 // After the lock: a subscriber may take its time, and stats look at all shards.
                 if self.denial_log.is_due(check.now.at_least()) {
                     let limit = &limits[denied.longest()];
@@ -301,8 +298,7 @@ where
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         let store = &self.shared.store;
         let Check { place, rules, cost, now } = check;
@@ -349,7 +345,7 @@ where
             move_deadline(&mut entry, rules);
             (entry, (id, admitted))
         };
-        let charged = store.put_fresh(vacant, || key.to_owned(), fresh);
+        let charged = store.put_fresh(vacant, || key.to_key(), fresh);
         // Its sweeper may rest.
         self.shared.publisher.flush();
         // Full again, where others were faster.

@@ -1,9 +1,8 @@
 //! What is read of a key without a charge: what is left of its limits, and how long a call would have to wait.
 
-use std::{
-    borrow::Borrow,
-    hash::{BuildHasher, Hash},
-};
+use std::hash::{BuildHasher, Hash};
+
+use equivalent::Equivalent;
 
 use super::{
     Limit, Limited, Standing, State,
@@ -21,8 +20,7 @@ where
 {
     pub(super) fn peek<Q>(&self, key: &Q, limits: Option<&[Limit]>) -> State
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.with_plan(limits, |limits, rules| {
             let now = self.shared.clock.lazy_now();
@@ -52,8 +50,7 @@ where
         ahead: impl FnOnce() -> u64,
     ) -> Limited
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.with_plan(limits, |limits, rules| {
             let now = self.shared.clock.lazy_now();
@@ -82,8 +79,7 @@ where
         inspect: impl FnOnce(&KeyState<A>) -> R,
     ) -> R
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let store = &self.shared.store;
         let place = store.place(key);

@@ -1,7 +1,6 @@
 //! The wait until a call passes. Only who is at the head of a key's line asks; the others wait for its place.
 
 use std::{
-    borrow::Borrow,
     hash::{BuildHasher, Hash},
     pin::pin,
     sync::atomic::Ordering::Relaxed,
@@ -12,7 +11,7 @@ use super::{
     Limit, Limited, Permit, algorithm::Algorithm, check::Check, key_state::KeyState,
     limiter::Limiter, plan::least_quota,
 };
-use crate::engine::coop;
+use crate::engine::{coop, to_key::ToKey};
 
 impl<K, A, S> Limiter<K, A, S>
 where
@@ -30,8 +29,7 @@ where
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> (Result<Permit, Limited>, bool)
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         coop::proceed().await;
         let mut has_waited = false;
@@ -52,8 +50,7 @@ where
         has_waited: &mut bool,
     ) -> Result<Permit, Limited>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        Q: ToKey<K> + ?Sized,
     {
         let clock = &self.shared.clock;
         // Beyond the end of time there is none.
@@ -73,7 +70,7 @@ where
             }
             first_told = Some(told);
         }
-        let waiter = self.waiting.join(key.to_owned(), cost);
+        let waiter = self.waiting.join(key.to_key(), cost);
         if max_wait.is_some() && waiter.behind() > 0 {
             let limited = self.soonest(key, limits, cost, || waiter.ahead());
             if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {

@@ -8,8 +8,7 @@
 //!    and no key dropped.
 
 use std::{
-    borrow::Borrow,
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     future::poll_fn,
     hash::{BuildHasher, Hash},
     mem,
@@ -19,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+use equivalent::Equivalent;
+use hashbrown::HashMap;
 use rand::{RngExt, rngs::SmallRng};
 use tokio::{sync::Notify, time::Instant};
 
@@ -126,11 +127,12 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
     /// Whether somebody waits for `key`.
     pub(crate) fn has_line<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let lines = self.lock();
-        !lines.by_key.is_empty() && lines.by_key.contains_key(key)
+        let by_key = &self.lock().by_key;
+        let is_it = |k: &K| key.equivalent(k);
+        let of_hash = |hash| by_key.raw_entry().from_hash(hash, is_it);
+        !by_key.is_empty() && of_hash(by_key.hasher().hash_one(key)).is_some()
     }
 
     /// The last place in the line of `key`, for who waits for `cost` units.

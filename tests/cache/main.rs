@@ -18,6 +18,7 @@ mod letting_go;
 mod loaders;
 mod logging;
 mod many;
+mod many_writes;
 mod model;
 mod runtimes;
 #[cfg(feature = "serde")]

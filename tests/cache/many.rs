@@ -2,11 +2,13 @@
 
 use std::{hash::Hash, sync::Arc, time::Duration};
 
-use fleeting::{Cache, Cause, Equivalent, ExpiringSets, Op, Sweep, TimeoutDict, Ttl};
+use fleeting::{
+    Cache, Cause, Equivalent, ExpiringSets, Freshness, Op, Sweep, TimeoutDict, ToKey, Ttl, When,
+};
 use futures::{FutureExt, StreamExt, stream};
 use tokio::{
     sync::Semaphore,
-    time::{advance, sleep},
+    time::{Instant, advance, sleep},
 };
 use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
 
@@ -385,6 +387,12 @@ impl Equivalent<(String, u32)> for Borrowed<'_> {
     }
 }
 
+impl ToKey<(String, u32)> for Borrowed<'_> {
+    fn to_key(&self) -> (String, u32) {
+        (self.0.to_owned(), self.1)
+    }
+}
+
 #[tokio::test]
 async fn keys_are_found_by_what_is_equivalent() {
     let cache: Cache<(String, u32), u32> = Cache::new();
@@ -392,6 +400,16 @@ async fn keys_are_found_by_what_is_equivalent() {
     let found = Borrowed("ada", 7);
     cache.set(key(), 1).await;
     assert_eq!(cache.get(&found).await, Some(1));
+    assert_eq!(cache.get_ex_with(&found, |_| SECOND).await, Some(1));
+    assert!(cache.expire_if(&found, 2 * SECOND, When::Later).await);
+    assert!(cache.expire_at(&found, Instant::now() + SECOND).await);
+    assert!(cache.extend(&found, SECOND).await && cache.ttl(&found).await.as_secs() > 0);
+    assert!(cache.persist(&found).await);
+    let (event, ended) = tokio::join!(cache.expired(&found), cache.expire_now(&found));
+    assert_eq!((event.unwrap().value, ended), (1, Some(1)));
+    cache.set_many([(key(), 1)], None).await;
+    assert_eq!(cache.remove_many([&found, &found]).await, 1);
+    cache.set(key(), 1).await;
     assert_eq!(cache.get_many([&found, &Borrowed("bob", 7)]).await, [Some(1), None]);
     assert_eq!(cache.get_ex(&found, SECOND).await, Some(1));
     assert!(cache.expire(&found, SECOND).await && cache.contains_key(&found).await);
@@ -408,6 +426,73 @@ async fn keys_are_found_by_what_is_equivalent() {
     let sets: ExpiringSets<(String, u32), u32> = ExpiringSets::new(SECOND);
     sets.push(key(), 1).await;
     assert_eq!(sets.elements(&found).await, [1]);
+}
+
+/// Where it may have to be kept, it is made a key, which is found by its own kind too.
+#[tokio::test(start_paused = true)]
+async fn what_is_equivalent_is_made_a_key() {
+    let builder =
+        Cache::<(String, u32), u32>::builder().negative_ttl(SECOND).sweep(Sweep::manual());
+    let cache = builder.stale_while_revalidate(9 * SECOND).build();
+    let (ada, key) = (Borrowed("ada", 7), ("ada".to_owned(), 7));
+    let fails = async || Err::<u32, _>("no");
+    assert!(cache.get_or_try_set_with(&ada, SECOND, fails).await.is_err());
+    assert!(cache.get_or_try_set_with(&key, SECOND, fails).await.is_err(), "it is kept");
+    advance(SECOND).await;
+    let (first, second) = tokio::join!(
+        cache.get_or_set_with(&ada, SECOND, async || {
+            sleep(SECOND).await;
+            1
+        }),
+        cache.get_or_set_with(&key, SECOND, async || unreachable!("one loads")),
+    );
+    assert_eq!((first, second, cache.get(&key).await), (1, 1, Some(1)));
+    advance(SECOND).await;
+    // Stale: loaded in the background, for all.
+    let load = async || Ok::<_, &str>(2);
+    let stale = cache.get_or_try_set_with_freshness(&ada, SECOND, load).await;
+    assert_eq!(stale, Ok((1, Freshness::Stale)));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(cache.get(&key).await, Some(2));
+
+    let bob = Borrowed("bob", 7);
+    assert_eq!(cache.compute(&bob, |_| Op::Set(1)).await, Some(1));
+    let add = async |n: Option<u32>| Op::Set(n.unwrap() + 1);
+    assert_eq!(cache.compute_with(&bob, add).await, Some(2));
+    assert_eq!(cache.compute_with(&bob.to_key(), add).await, Some(3));
+    assert_eq!(cache.compute(&bob, |_| Op::Remove).await, None);
+    assert_eq!(cache.get(&("bob".to_owned(), 7)).await, None);
+}
+
+/// Whoever is generic over what can be made owned may call these verbs, as before there was `ToKey`.
+#[tokio::test]
+async fn what_can_be_made_owned_is_made_a_key() {
+    async fn by_borrow<K, Q>(cache: &Cache<K, u32>, key: &Q) -> Option<u32>
+    where
+        K: Hash + Eq + Clone + Send + Sync + std::borrow::Borrow<Q> + 'static,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        cache.get_or_set_with(key, SECOND, async || 1).await;
+        cache.compute(key, |n| n.map_or(Op::Keep, |n| Op::Set(n + 1))).await
+    }
+    async fn by_equivalent<K, Q>(cache: &Cache<K, u32>, key: &Q) -> Option<u32>
+    where
+        K: Hash + Eq + Clone + Send + Sync + 'static,
+        Q: Hash + Equivalent<K> + ToOwned<Owned = K> + ?Sized,
+    {
+        cache.compute(key, |n| n.map_or(Op::Keep, |n| Op::Set(n + 1))).await
+    }
+    let cache: Cache<String, u32> = Cache::new();
+    assert_eq!(by_borrow(&cache, "k").await, Some(2));
+    assert_eq!(by_equivalent(&cache, &"k".to_owned()).await, Some(3));
+    // What the key is follows from what it is made of.
+    let cache = Cache::new();
+    assert_eq!(cache.compute("k", |_| Op::Set(1)).await, Some(1));
+    assert_eq!(cache.remove("k").await, Some(1));
+    let bytes: Cache<Vec<u8>, u32> = Cache::new();
+    assert_eq!(by_borrow(&bytes, &b"k"[..]).await, Some(2));
+    let numbers: Cache<&str, u32> = Cache::new();
+    assert_eq!(by_borrow(&numbers, &"k").await, Some(2));
 }
 
 /// The future of each verb may be spawned; and borrowed keys may be looked up many at a time.

@@ -36,8 +36,8 @@ enum Op {
     ExpireNow(Key),
     Update(Key),
     GetMany(Key, Key),
-    SetMany(Key, Key, Option<u64>),
-    RemoveMany(Key, Key),
+    SetMany(Vec<Key>, Option<u64>),
+    RemoveMany(Vec<Key>),
     RemoveIf(Key),
     Compute(Key, Change<u64>, bool),
     Load(Key, u64, bool),
@@ -54,6 +54,7 @@ enum Op {
 /// Few keys and few instants, so that they meet.
 fn op() -> impl Strategy<Value = Op> {
     let key = || 0..6_u8;
+    let keys = || proptest::collection::vec(0..6_u8, 0..9);
     let ttl = || prop_oneof![9 => 0..8_u64, 1 => Just(u64::MAX)];
     let when =
         prop_oneof![Just(When::NoTtl), Just(When::HasTtl), Just(When::Later), Just(When::Sooner)];
@@ -83,8 +84,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => key().prop_map(Op::ExpireNow),
         2 => key().prop_map(Op::Update),
         1 => (key(), key()).prop_map(|(k, l)| Op::GetMany(k, l)),
-        1 => (key(), key(), proptest::option::of(ttl())).prop_map(|(k, l, t)| Op::SetMany(k, l, t)),
-        1 => (key(), key()).prop_map(|(k, l)| Op::RemoveMany(k, l)),
+        3 => (keys(), proptest::option::of(ttl())).prop_map(|(keys, t)| Op::SetMany(keys, t)),
+        2 => keys().prop_map(Op::RemoveMany),
         1 => (2..4_u8).prop_map(Op::RemoveIf),
         3 => (key(), change, any::<bool>()).prop_map(|(k, c, w)| Op::Compute(k, c, w)),
         3 => (key(), ttl(), any::<bool>()).prop_map(|(k, t, fails)| Op::Load(k, t, fails)),
@@ -323,20 +324,20 @@ impl Test {
                 let mut live = |key| model.live(key).map(|(value, _)| value);
                 assert_eq!(values, [live(a), live(b), live(a)]);
             }
-            Op::SetMany(a, b, ttl) => {
-                cache.set_many([(a, value), (b, value + 1)], ttl.map(ticks)).await;
-                self.next_value += 1;
-                for (key, value) in [(a, value), (b, value + 1)] {
+            Op::SetMany(keys, ttl) => {
+                cache.set_many(keys.iter().copied().zip(value..), ttl.map(ticks)).await;
+                self.next_value += keys.len() as u32;
+                for (key, value) in keys.into_iter().zip(value..) {
                     model.put(key, value, ttl.map_or(default, after));
                 }
             }
-            Op::RemoveMany(a, b) => {
-                let removed = [a, b].map(|key| {
-                    let deadline = model.live(key)?.1;
-                    model.leave(key, Cause::Removed, deadline)
+            Op::RemoveMany(keys) => {
+                let removed = keys.iter().filter_map(|key| {
+                    let deadline = model.live(*key)?.1;
+                    model.leave(*key, Cause::Removed, deadline)
                 });
-                let count = removed.iter().flatten().count();
-                assert_eq!(cache.remove_many([&a, &b]).await, count);
+                let count = removed.count();
+                assert_eq!(cache.remove_many(&keys).await, count);
             }
             Op::RemoveIf(n) => {
                 let leaving: Vec<Key> =

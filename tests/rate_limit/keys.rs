@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleeting::{Limit, RateLimiter, Sweep, Window};
+use fleeting::{Equivalent, Limit, RateLimiter, Sweep, ToKey, Window};
 use tokio::time::{Instant, advance, sleep};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -231,5 +231,54 @@ async fn refunded_and_denied_keys_leave_by_themselves() {
         assert_eq!(limiter.stats().keys, 100);
         sleep(3 * SECOND).await;
         assert_eq!(limiter.stats().keys, 0, "{window:?}");
+    }
+}
+
+/// Borrowed parts of a key of owned ones.
+#[derive(Hash)]
+struct Borrowed<'a>(&'a str, u32);
+
+impl Equivalent<(String, u32)> for Borrowed<'_> {
+    fn equivalent(&self, key: &(String, u32)) -> bool {
+        self.0 == key.0 && self.1 == key.1
+    }
+}
+
+impl ToKey<(String, u32)> for Borrowed<'_> {
+    fn to_key(&self) -> (String, u32) {
+        (self.0.to_owned(), self.1)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_found_by_what_they_can_be_made_of() {
+    for window in WINDOWS {
+        let limit = Limit::per_minute(9);
+        let limiter: RateLimiter<(String, u32)> =
+            RateLimiter::builder().window(window).limit(limit.clone()).build();
+        let (parts, whole) = (Borrowed("ada", 7), ("ada".to_owned(), 7));
+        let plan = [limit];
+        limiter.check(&parts).await.unwrap();
+        limiter.check_n(&whole, 2).await.unwrap();
+        limiter.check_with(&parts, &plan).await.unwrap();
+        limiter.check_n_with(&parts, 2, &plan).await.unwrap();
+        limiter.until_ready(&parts).await;
+        limiter.until_ready_n(&parts, 1).await.unwrap();
+        limiter.until_ready_within(&parts, SECOND).await.unwrap();
+        assert_eq!(limiter.peek(&whole).await.remaining(), 0);
+        assert_eq!(limiter.peek(&parts).await.remaining(), 0);
+        assert_eq!(limiter.peek_with(&parts, &plan).await.remaining(), 0);
+        assert_eq!(
+            (limiter.stats().keys, limiter.check(&Borrowed("bob", 7)).await.is_ok()),
+            (1, true)
+        );
+        // Both stand in one line, in the order of asking.
+        let (first, second) = (limiter.until_ready_n(&whole, 9), limiter.until_ready(&parts));
+        let order = std::sync::Mutex::new(Vec::new());
+        tokio::join!(async { (first.await.unwrap(), order.lock().unwrap().push(1)) }, async {
+            (second.await, order.lock().unwrap().push(2))
+        },);
+        assert_eq!(*order.lock().unwrap(), [1, 2], "{window:?}");
+        assert!(limiter.reset(&parts).await && !limiter.reset(&whole).await);
     }
 }

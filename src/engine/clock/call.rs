@@ -41,14 +41,6 @@ impl CallTime<'_> {
         }
         begin
     }
-
-    /// Whether the coarse clock has ticked in what may be long of the call: as likely as that took a large part of a
-    /// tick, and certain where it took one.
-    #[inline(always)]
-    pub(crate) fn has_ticked(&self) -> bool {
-        let before = self.coarse.get();
-        before != 0 && self.clock.coarse() > before
-    }
 }
 
 impl Now for CallTime<'_> {
@@ -73,8 +65,21 @@ impl Now for CallTime<'_> {
         self.clock.now()
     }
 
-    #[inline]
-    fn at_most(&self) -> Tick {
-        self.clock.at_most()
+    /// Whether the coarse clock has ticked in what may be long of the call: as likely as that took a large part of a
+    /// tick, and certain where it took one.
+    #[inline(always)]
+    fn has_ticked(&self) -> bool {
+        let before = self.coarse.get();
+        before != 0 && self.clock.coarse() > before
+    }
+
+    #[inline(always)]
+    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+        if self.may_be_long && self.begin.get().is_none() {
+            self.coarse.set(self.clock.coarse());
+        }
+        let latest = self.clock.unless_dead(deadline)?;
+        let had_died = self.begin.get().is_some_and(|begin| deadline.is_dead(begin));
+        (!had_died).then_some(latest)
     }
 }

@@ -42,16 +42,24 @@ pub(crate) trait Now {
         self.has_reached(tick)
     }
 
+    /// Whether the call has taken long by now, where it matters.
+    #[inline(always)]
+    fn has_ticked(&self) -> bool {
+        false
+    }
+
     /// A tick that the present has reached: the present, or one a step of a coarse clock ago.
     #[inline]
     fn at_least(&self) -> Tick {
         self.tick()
     }
 
-    /// A tick that the present has not passed: the present, or up to 50 ms ahead.
-    #[inline]
-    fn at_most(&self) -> Tick {
-        self.tick()
+    /// A tick that the present has not passed: the present, or up to 50 ms ahead. None where `deadline` has been reached.
+    /// Both by one reading.
+    #[inline(always)]
+    fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
+        let now = self.tick();
+        (!deadline.is_dead(now)).then_some(now)
     }
 }
 

@@ -118,6 +118,31 @@ fn lateness_that_nobody_has_noticed_ends_with_the_next_precise_reading() {
     assert!(clock.is_dead(at(SECOND)) && clock.lazy_now().is_dead(at(SECOND)));
 }
 
+/// By one coarse reading it is told that what dies later lives, and what time it is at most; near a deadline, and where
+/// the coarse clock is late, by a precise one.
+#[test]
+fn what_lives_is_told_with_a_time_that_is_not_past() {
+    let (fake, clock) = a_clock();
+    let latest = |deadline| Some(clock.unless_dead(deadline)?.nanoseconds() - EPOCH);
+    let readings = fake.precise_readings();
+    for pass in [0, MS, 10 * MS, MARGIN - 11 * MS] {
+        fake.pass(pass);
+        let present = fake.precise_now() - START;
+        assert!(latest(at(SECOND)).is_some_and(|at| (present..=present + MARGIN).contains(&at)));
+        assert!(latest(Deadline::PERSISTENT).is_some());
+    }
+    assert_eq!(fake.precise_readings(), readings);
+    assert_eq!((latest(at(MARGIN)), latest(at(MARGIN + 1))), (None, Some(MARGIN)));
+    fake.pass(10 * SECOND);
+    clock.now();
+    assert_eq!(latest(at(10 * SECOND)), None);
+    assert_eq!(latest(at(20 * SECOND)), Some(10 * SECOND + MARGIN));
+    // A call that goes on sees dead what it saw dead, and so does its look at what lives.
+    let call = clock.call(true);
+    let begin = call.begin();
+    assert!(call.unless_dead(begin.into()).is_none());
+}
+
 /// The real clock is the subject: where nobody does anything but look up, the calls themselves notice.
 #[test]
 fn one_call_in_a_thousand_checks_the_real_clock() {

@@ -10,7 +10,7 @@ use crate::engine::{
     store::{Store, Weigher},
 };
 
-fn bounded(limit: u64, weigher: Option<Weigher<u8, u32>>) -> Arc<Parts> {
+pub(super) fn bounded(limit: u64, weigher: Option<Weigher<u8, u32>>) -> Arc<Parts> {
     let parts = Arc::into_inner(Parts::new()).expect("nobody else has it");
     let store = Store::new(2, 0, foldhash::fast::FixedState::default());
     let store = store.evicting(limit, weigher, || 0x5eed_0019);

@@ -166,7 +166,7 @@ fn interleavings_of_refreshes_and_a_write() {
                 assert_eq!(parts.get(6), Some(2), "older than a write that it has seen");
             }
         });
-        refreshes.map(|refresh| refresh.join().unwrap());
+        refreshes.into_iter().for_each(|refresh| refresh.join().unwrap());
         written.join().unwrap();
         assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
         assert!(writes || loads.load(SeqCst) == 1, "loaded twice");

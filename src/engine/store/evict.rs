@@ -320,6 +320,11 @@ impl<K, V> Gone<K, V> {
         Self { first: None, more: Vec::new(), key: None }
     }
 
+    /// Room for so many, made before the lock.
+    pub(super) fn make_room(&mut self, count: usize) {
+        self.more.reserve(count.saturating_sub(1));
+    }
+
     pub(super) fn keep(&mut self, key: K, value: V) {
         match self.first {
             None => self.first = Some((key, value)),
@@ -338,9 +343,14 @@ impl<K, V> Gone<K, V> {
     }
 
     /// One by one: what panics of one that made room is no business of who needed it.
-    pub(super) fn drop_all(self) {
-        panics::drop_all(self.first);
-        panics::drop_all(self.more);
+    pub(super) fn drop_all(mut self) {
+        self.let_go();
         drop(self.key);
+    }
+
+    /// As [`drop_all`](Self::drop_all), of what has an entry; what comes then finds its room.
+    pub(super) fn let_go(&mut self) {
+        panics::drop_all(self.first.take());
+        panics::drop_all(self.more.drain(..));
     }
 }

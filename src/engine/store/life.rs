@@ -57,13 +57,15 @@ where
         }
     }
 
-    /// As [`until`](Self::until), of who reads: up to 50 ms later, and without a reading of the precise clock, where that
-    /// does not matter.
-    #[inline]
-    pub(super) fn until_idle(&self, own: Deadline, now: &impl Now) -> Deadline {
+    /// When an entry would die that dies at `deadline`, and is read now and then no more, were it not for its own deadline;
+    /// none where it is dead. Up to 50 ms later than by the precise clock, where that does not matter.
+    #[inline(always)]
+    pub(super) fn outlives(&self, deadline: Deadline, now: &impl Now) -> Option<Deadline> {
         match self.idle {
-            Some(idle) if idle >= SHORT => own.sooner(now.at_most().after(idle)),
-            _ => self.until(own, now),
+            Some(idle) if idle >= SHORT => Some(now.unless_dead(deadline)?.after(idle)),
+            _ if now.is_dead(deadline) => None,
+            Some(idle) => Some(now.tick().after(idle)),
+            None => Some(deadline),
         }
     }
 

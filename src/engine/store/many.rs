@@ -1,42 +1,109 @@
 //! Many keys at once: the memory of all is fetched at the same time, and a shard is locked once for its keys.
 
-use std::hash::{BuildHasher, Hash};
+use std::{
+    hash::{BuildHasher, Hash},
+    mem,
+    sync::Arc,
+};
 
 use equivalent::Equivalent;
+use tokio::sync::Notify;
 
-use super::{Location, Store, entry::Entry, window};
-use crate::engine::clock::Now;
+use super::{
+    Location, Store,
+    entry::{Cause, Entry},
+    evict::Gone,
+    window,
+    write::tell,
+};
+use crate::engine::{
+    clock::{Deadline, Now},
+    panics,
+};
 
-/// How many keys are looked up under one lock at most.
+/// How many keys are to be done together at most: so many that those of a shard meet, and so few that the memory which is
+/// fetched for them stays in the processor's caches, and nobody waits long for the task.
+pub(crate) const PART: usize = 1_024;
+
+/// How many keys are looked up, put or removed under one lock at most: some microseconds.
 const AT_ONCE: usize = 32;
 
 /// Tables that are smaller together stay in the processor's caches by themselves, in bytes.
 const SMALL: usize = 2 << 20;
 
-/// Keys of which it is known where they are, shard by shard.
+/// Keys of which it is known where they are, in the order in which they are to be done.
 pub(crate) struct Places {
-    /// With the number that each key had.
-    places: Vec<(Location, usize)>,
-    next: usize,
+    hashes: Vec<u64>,
+    /// The shard of each key and, below it, its number: one word, as they are to be sorted.
+    order: Vec<u64>,
+    /// How many are done.
+    done: usize,
 }
 
+/// Some of them, all of one shard.
+#[derive(Clone, Copy)]
+struct Group<'a> {
+    hashes: &'a [u64],
+    order: &'a [u64],
+}
+
+/// Those who wait for what was put. They are told when this is dropped: after the lock, and also of what was put before
+/// user code panicked.
+#[derive(Default)]
+struct Comers(Vec<Arc<Notify>>);
+
 impl Places {
-    /// Those of the same shard stay in their order.
-    pub(crate) fn new(places: impl Iterator<Item = Location>) -> Self {
-        let mut places: Vec<_> = places.zip(0..).collect();
-        // By their numbers too, and so in their order.
-        places.sort_unstable_by_key(|(place, number)| (place.index, *number));
-        Self { places, next: 0 }
+    fn new(places: impl Iterator<Item = Location>) -> Self {
+        let words = places.zip(0_u32..).map(|(place, number)| {
+            (place.hash, (place.index as u64) << u32::BITS | u64::from(number))
+        });
+        let (hashes, order) = words.unzip();
+        Self { hashes, order, done: 0 }
     }
 
-    /// The next that may be looked up under one lock.
-    fn take(&mut self) -> &[(Location, usize)] {
-        let left = &self.places[self.next..];
-        let Some((first, _)) = left.first() else { return &[] };
-        let same = left.iter().take_while(|(place, _)| place.index == first.index);
-        let count = same.take(AT_ONCE).count();
-        self.next += count;
-        &left[..count]
+    /// Brings those of a shard together, in their order: by counting, as there are more keys than shards, mostly.
+    fn sort(&mut self, shards: usize) {
+        if shards > 4 * self.order.len() {
+            return self.order.sort_unstable();
+        }
+        let mut starts = vec![0; shards];
+        self.order.iter().for_each(|word| starts[shard_of(*word)] += 1);
+        let mut start = 0;
+        starts.iter_mut().for_each(|count| start += mem::replace(count, start));
+        for word in mem::replace(&mut self.order, vec![0; start]) {
+            let place = &mut starts[shard_of(word)];
+            self.order[*place] = word;
+            *place += 1;
+        }
+    }
+
+    /// The next that may be done under one lock.
+    fn next_group(&mut self) -> Option<Group<'_>> {
+        let left = self.order.get(self.done..)?;
+        let shard = left.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
+        let order = &shard[..shard.len().min(AT_ONCE)];
+        self.done += order.len();
+        Some(Group { hashes: &self.hashes, order })
+    }
+
+    fn are_done(&self) -> bool {
+        self.done == self.order.len()
+    }
+}
+
+impl Group<'_> {
+    fn shard(&self) -> usize {
+        shard_of(self.order[0])
+    }
+
+    /// The numbers that the keys had.
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.order.iter().map(|word| number_of(*word))
+    }
+
+    fn places(&self) -> impl Iterator<Item = (Location, usize)> {
+        let index = self.shard();
+        self.numbers().map(move |number| (Location { hash: self.hashes[number], index }, number))
     }
 }
 
@@ -45,64 +112,237 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Has the memory fetched in which these keys are looked for.
-    pub(crate) fn prefetch(&self, places: &Places) {
-        let Some((first, _)) = places.places.first() else { return };
-        let buckets = self.shard_count() * self.shards.read(first.index).buckets();
-        if buckets * size_of::<(K, Entry<V>)>() < SMALL {
-            return;
-        }
-        for look in [window::prefetch_group, window::prefetch_entry] {
-            let mut rest = &places.places[..];
-            while let Some((first, _)) = rest.first() {
-                let index = first.index;
-                let shard = self.shards.read(index);
-                while let Some(((place, _), others)) =
-                    rest.split_first().filter(|((place, _), _)| place.index == index)
-                {
-                    look(&shard, place.hash);
-                    rest = others;
-                }
-            }
-        }
+    /// Where these keys are, shard by shard, and those of a shard in their order. Has the memory fetched in which they
+    /// are looked for.
+    pub(crate) fn places<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Places
+    where
+        Q: Hash + ?Sized + 'a,
+    {
+        let mut places = Places::new(keys.map(|key| self.place(key)));
+        places.sort(self.shard_count());
+        self.prefetch(&places);
+        places
     }
 
-    /// Looks the next keys up, which are of one shard, as [`get`](Self::get) does; false where there are none.
-    pub(crate) fn get_next<'a, Q>(
+    /// As [`places`](Self::places), of keys that are to be put. Where entries make room for each other they stay in their
+    /// order: else those of the last shards would leave for each other, and those of the first stay.
+    pub(crate) fn places_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
+    where
+        K: 'a,
+    {
+        if self.evicting_bound().is_none() {
+            return self.places(keys);
+        }
+        let places = Places::new(keys.map(|key| self.place(key)));
+        self.prefetch(&places);
+        places
+    }
+
+    /// Looks keys up as [`get`](Self::get) does, until that takes long. Tells whether all are done.
+    pub(crate) fn get_many<Q>(
         &self,
         places: &mut Places,
-        keys: &[&'a Q],
+        keys: &[&Q],
         values: &mut [Option<V>],
         now: &impl Now,
     ) -> bool
     where
-        Q: Hash + Equivalent<K> + ?Sized + 'a,
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let group = places.take();
-        let Some((first, _)) = group.first() else { return false };
-        if self.minds_reads() || self.has_removed() {
-            for (_, number) in group {
-                values[*number] = self.get(keys[*number], now);
+        while let Some(group) = places.next_group() {
+            self.get_group(group, keys, values, now);
+            if now.has_ticked() {
+                break;
             }
-            return true;
+        }
+        places.are_done()
+    }
+
+    /// Puts entries as [`set`](Self::set) does, until that takes long. Tells whether all are done. What was put is no
+    /// longer in `entries`, also where user code panics in the middle.
+    ///
+    /// Where entries make room for each other, each is put under a lock of its own: others may have to be locked to make
+    /// room for it.
+    pub(crate) fn set_many(
+        &self,
+        places: &mut Places,
+        entries: &mut [Option<(K, V)>],
+        now: &impl Now,
+        deadline: impl Fn() -> Deadline,
+    ) -> bool
+    where
+        V: Clone,
+    {
+        let mut gone = Gone::new();
+        while let Some(group) = places.next_group() {
+            if self.evicting_bound().is_none() && !self.has_removed() {
+                self.set_group(group, entries, now, &deadline, &mut gone);
+            } else {
+                for number in group.numbers() {
+                    let Some((key, value)) = entries[number].take() else { continue };
+                    panics::drop_all(self.set(key, value, now, |_| deadline()));
+                }
+            }
+            if now.has_ticked() {
+                break;
+            }
+        }
+        places.are_done()
+    }
+
+    /// Takes the live values of keys out, until that takes long, and counts them in `removed`. Tells whether all are done.
+    /// The dead are expired on the way.
+    pub(crate) fn remove_many<Q>(
+        &self,
+        places: &mut Places,
+        keys: &[&Q],
+        now: &impl Now,
+        removed: &mut usize,
+    ) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let mut gone = Gone::new();
+        while let Some(group) = places.next_group() {
+            *removed += self.remove_group(group, keys, now, &mut gone);
+            if now.has_ticked() {
+                break;
+            }
+        }
+        places.are_done()
+    }
+
+    fn get_group<Q>(&self, group: Group<'_>, keys: &[&Q], values: &mut [Option<V>], now: &impl Now)
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+        V: Clone,
+    {
+        if self.minds_reads() || self.has_removed() {
+            for number in group.numbers() {
+                values[number] = self.get(keys[number], now);
+            }
+            return;
         }
         let mut dead = Vec::new();
-        let shard = self.shards.read(first.index);
-        for (place, number) in group {
-            let Some(entry) = shard.find(place.hash, keys[*number]) else { continue };
+        let shard = self.shards.read(group.shard());
+        for (place, number) in group.places() {
+            let Some(entry) = shard.find(place.hash, keys[number]) else { continue };
             match now.is_dead(entry.deadline()) {
-                true => dead.push((*place, *number, entry.deadline())),
-                false => values[*number] = Some(entry.value.clone()),
+                true => dead.push((place, number, entry.deadline())),
+                false => values[number] = Some(entry.value.clone()),
             }
         }
         drop(shard);
         for (place, number, deadline) in dead {
             self.found_dead(place, keys[number], deadline, now);
         }
-        for (_, number) in group {
-            self.reads.count(values[*number].is_some());
+        for number in group.numbers() {
+            self.reads.count(values[number].is_some());
         }
-        true
     }
+
+    fn set_group(
+        &self,
+        group: Group<'_>,
+        entries: &mut [Option<(K, V)>],
+        now: &impl Now,
+        deadline: &impl Fn() -> Deadline,
+        gone: &mut Gone<K, V>,
+    ) {
+        let mut comers = Comers::default();
+        gone.make_room(group.order.len());
+        let mut locked = self.shards.write(group.shard());
+        for (place, number) in group.places() {
+            let Some((key, _)) = &entries[number] else { continue };
+            self.bring(&mut locked, place, |k, _| k == key);
+            let (table, beside) = locked.parts();
+            let found = window::find(table, place.hash, |k| k == key);
+            beside.overtake(place.hash, key);
+            // All that is the user's has run.
+            let Some((key, value)) = entries[number].take() else { continue };
+            comers.0.extend(beside.comers(place.hash));
+            let own = deadline();
+            let fresh = self.until(own, now);
+            let Some((bucket, entry)) = found else {
+                let bucket = self.insert(&mut locked, place, key, Entry::new(value, fresh));
+                self.written(locked.parts().1, bucket, own, None);
+                continue;
+            };
+            let is_dead = now.is_dead(entry.deadline());
+            let old = entry.replace(value, fresh);
+            self.note(beside, place.index, bucket, fresh);
+            self.written(beside, bucket, own, None);
+            // The key that is in the map stays, and the caller's goes.
+            let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
+            self.depart(&mut locked, key, old, cause, now, gone);
+        }
+        drop(locked);
+        gone.let_go();
+    }
+
+    fn remove_group<Q>(
+        &self,
+        group: Group<'_>,
+        keys: &[&Q],
+        now: &impl Now,
+        gone: &mut Gone<K, V>,
+    ) -> usize
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        for (place, number) in group.places() {
+            self.let_removed_leave(place, keys[number], now);
+        }
+        let mut removed = 0;
+        gone.make_room(group.order.len());
+        let mut locked = self.shards.write(group.shard());
+        for (place, number) in group.places() {
+            let key = keys[number];
+            self.bring(&mut locked, place, |k, _| key.equivalent(k));
+            let (table, beside) = locked.parts();
+            beside.overtake(place.hash, key);
+            let found = window::find(table, place.hash, |k| key.equivalent(k));
+            let Some((bucket, entry)) = found else { continue };
+            let is_dead = now.is_dead(entry.deadline());
+            let cause = if is_dead { Cause::Expired } else { Cause::Removed };
+            removed += usize::from(!is_dead);
+            let (key, entry) = self.take_out(&mut locked, bucket);
+            self.depart(&mut locked, key, entry, cause, now, gone);
+        }
+        drop(locked);
+        gone.let_go();
+        removed
+    }
+
+    /// Has the memory fetched in which these keys are looked for.
+    fn prefetch(&self, places: &Places) {
+        let Some(first) = places.order.first() else { return };
+        let buckets = self.shard_count() * self.shards.read(shard_of(*first)).buckets();
+        if buckets * size_of::<(K, Entry<V>)>() < SMALL {
+            return;
+        }
+        for look in [window::prefetch_group, window::prefetch_entry] {
+            for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
+                let shard = self.shards.read(shard_of(group[0]));
+                group.iter().for_each(|word| look(&shard, places.hashes[number_of(*word)]));
+            }
+        }
+    }
+}
+
+impl Drop for Comers {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|comers| tell(Some(comers)));
+    }
+}
+
+#[inline]
+fn shard_of(word: u64) -> usize {
+    (word >> u32::BITS) as usize
+}
+
+#[inline]
+fn number_of(word: u64) -> usize {
+    word as u32 as usize
 }

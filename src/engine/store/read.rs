@@ -106,7 +106,7 @@ where
         let place @ Location { hash, index } = self.place(key);
         self.let_removed_leave(place, key, now);
         let mut shard = self.shards.read(index);
-        let found = loop {
+        let (found, until) = loop {
             let Some(found) = shard.find_at(hash, key) else {
                 let room = shard.beside().kept.room.as_ref();
                 if room.is_some_and(|room| room.was_evicted_lately(hash)) {
@@ -116,8 +116,8 @@ where
                 return None;
             };
             let deadline = found.entry.deadline();
-            if !now.is_dead(deadline) {
-                break found;
+            if let Some(until) = self.outlives(deadline, now) {
+                break (found, until);
             }
             drop(shard);
             if self.found_dead(place, key, deadline, now) {
@@ -127,12 +127,14 @@ where
             shard = self.shards.read(index);
         };
         // Before the clone: that of an `Arc` has the processor wait for all that was read before.
-        let own = shard.own(&found);
         if !found.is_old {
             shard.beside().kept.touch(found.bucket);
         }
-        if let Some(own) = own {
-            found.entry.put_off(self.until_idle(own, now));
+        // Its own deadline is one more line of memory, for which only the first hit of a tick has to wait.
+        if until.is_later_than(found.entry.deadline())
+            && let Some(own) = shard.own(&found)
+        {
+            found.entry.put_off(own.sooner(until));
         }
         let value = found.entry.value.clone();
         let deadline = found.entry.deadline();

@@ -128,7 +128,7 @@ async fn try_verb(
     panicked
 }
 
-const VERBS: usize = 26;
+const VERBS: usize = 27;
 
 async fn call(verb: usize, cache: &MoodyCache, fuses: &Arc<Fuses>) {
     let key = || moody(7, fuses);
@@ -158,6 +158,10 @@ async fn call(verb: usize, cache: &MoodyCache, fuses: &Arc<Fuses>) {
         22 => drop(cache.remove_if(|_, value| value.id % 2 == 1).await),
         23 => drop(cache.remove_many([&key(), &moody(8, fuses)]).await),
         24 => drop(cache.expired(&key()).now_or_never()),
+        25 => {
+            let entries = [7, 8, 7].map(|id| (moody(id, fuses), moody(100 + id, fuses)));
+            cache.set_many(entries, None).await;
+        }
         _ => {
             let loaded = moody(100, fuses);
             drop(cache.get_or_set_with(&moody(50, fuses), SECOND, async || loaded).await);

@@ -151,7 +151,7 @@ fn a_closure_that_panics_in_get_ex_with_drops_nothing_under_the_lock() {
 fn an_eq_that_panics_in_remove_drops_nothing_under_the_lock() {
     watched(async || {
         for calls in 1..=4 {
-            for verb in 0..3 {
+            for verb in 0..5 {
                 let (cache, home) = caller_cache();
                 let events = cache.events_lossless(100);
                 let one = key(1);
@@ -161,7 +161,12 @@ fn an_eq_that_panics_in_remove_drops_nothing_under_the_lock() {
                     match verb {
                         0 => drop(cache.remove(&one).await),
                         1 => drop(cache.expire_now(&one).await),
-                        _ => drop(cache.set(Key(1, one.1.clone()), caller(2, &home)).await),
+                        2 => drop(cache.set(Key(1, one.1.clone()), caller(2, &home)).await),
+                        3 => drop(cache.remove_many([&one, &one]).await),
+                        _ => {
+                            let entry = |id| (Key(1, one.1.clone()), caller(id, &home));
+                            cache.set_many([2, 3, 4].map(entry), None).await;
+                        }
                     }
                 };
                 let _ = AssertUnwindSafe(remove).catch_unwind().await;
@@ -180,6 +185,10 @@ fn a_clone_that_panics_in_a_write_drops_nothing_under_the_lock() {
     watched(async || {
         for verb in 0..6 {
             for bounded in [false, true] {
+                if (verb, bounded) == (3, false) {
+                    // What nobody is given need not be cloned.
+                    continue;
+                }
                 let (cache, home) = caller_cache_of(bounded);
                 let events = cache.events_lossless(100);
                 cache.set(key(1), caller(1, &home)).await;

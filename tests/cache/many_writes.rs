@@ -1,0 +1,379 @@
+//! Many keys put or removed by one call: as one by one, whatever happens in the middle of it.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fleeting::{Cache, Cause, LosslessEvents, Sweep, Ttl};
+use futures::FutureExt;
+use tokio::{
+    task::{unconstrained, yield_now},
+    time::advance,
+};
+use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const ALL: [Cause; 4] = [Cause::Expired, Cause::Evicted, Cause::Removed, Cause::Replaced];
+
+type Told = (u32, u32, Cause);
+
+fn so_far(events: &mut LosslessEvents<u32, u32>) -> Vec<Told> {
+    let next = || unconstrained(events.recv()).now_or_never().flatten();
+    std::iter::from_fn(next).map(|event| (event.key, event.value, event.cause)).collect()
+}
+
+/// By key: in which order the keys leave is nobody's business.
+fn by_key(told: Vec<Told>) -> BTreeMap<u32, Vec<(u32, Cause)>> {
+    let mut keys = BTreeMap::<_, Vec<_>>::new();
+    for (key, value, cause) in told {
+        keys.entry(key).or_default().push((value, cause));
+    }
+    keys
+}
+
+/// In one shard and in many, idle or not, tagged or not, moving to a smaller table or not: the same is there and was
+/// told as by single calls.
+#[tokio::test(start_paused = true)]
+async fn all_that_is_written_is_as_by_single_calls() {
+    for (shards, idle, tagged) in
+        [(1, false, false), (4, true, false), (64, false, true), (2, true, true)]
+    {
+        let [together, single] = [(); 2].map(|()| {
+            let builder = Cache::<u32, u32>::builder().shards(shards).publish(ALL);
+            let builder = builder.sweep(Sweep::manual()).time_to_live(MINUTE);
+            if idle { builder.time_to_idle(40 * SECOND).build() } else { builder.build() }
+        });
+        let mut events = [&together, &single].map(|cache| cache.events_lossless(100_000));
+        for cache in [&together, &single] {
+            for key in 0..20_000 {
+                let ttl = if key % 3 == 0 { SECOND } else { MINUTE };
+                match key % 100 {
+                    7 => _ = cache.set_tagged(key, key, ttl, ["tag"]).await,
+                    _ => _ = cache.set_ex(key, key, ttl).await,
+                }
+            }
+            cache.remove_if(|key, _| *key >= 2_000).await;
+            if tagged {
+                cache.remove_tag("tag").await;
+            } else {
+                // Begins to give memory back, and has not come far.
+                cache.sweep().await;
+            }
+        }
+        advance(SECOND).await;
+        // Some are dead, some live, some are new; some come twice, far from each other or in a row.
+        let entries = || (1_000..4_000).chain(1_500..1_600).chain([9, 9, 9]).zip(50_000..);
+        let keys: Vec<u32> = (500..1_200).chain(3_500..4_500).chain([3, 3]).collect();
+        together.set_many(entries(), None).await;
+        let removed = together.remove_many(&keys).await;
+        let mut singly = 0;
+        for (key, value) in entries() {
+            single.set(key, value).await;
+        }
+        for key in &keys {
+            singly += usize::from(single.remove(key).await.is_some());
+        }
+        assert_eq!(removed, singly);
+        let [told, expected] = events.each_mut().map(so_far);
+        assert_eq!(by_key(told), by_key(expected));
+        let contents = [&together, &single].map(|cache| cache.iter().collect::<BTreeMap<_, _>>());
+        assert_eq!(contents[0], contents[1]);
+        for key in [9, 1_300, 1_550, 2_900] {
+            assert_eq!(together.ttl(&key).await, single.ttl(&key).await);
+        }
+        together.set_many([(1, 1), (2, 2)], Some(5 * SECOND)).await;
+        assert_eq!(together.ttl(&2).await, Ttl::Remaining(5 * SECOND));
+        let [a, b] = [together.stats(), single.stats()];
+        assert_eq!((a.removed, a.expired), (b.removed, b.expired));
+    }
+}
+
+/// In a bounded cache who has to leave is the same, too.
+#[tokio::test(start_paused = true)]
+async fn within_a_bound_the_same_leave_as_for_single_calls() {
+    type Steady = BuildHasherDefault<DefaultHasher>;
+    for by_weight in [false, true] {
+        let [together, single] = [(); 2].map(|()| {
+            let builder = Cache::<u32, u32>::builder().hasher(Steady::default()).publish(ALL);
+            let builder = builder.sweep(Sweep::manual().seed(7));
+            match by_weight {
+                true => builder.max_weight(500, |_, value| value % 5).build(),
+                false => builder.max_entries(300).build(),
+            }
+        });
+        let mut events = [&together, &single].map(|cache| cache.events_lossless(100_000));
+        let entries = || (0..3_000).zip(0..).map(|(key, value)| (key % 2_000, value));
+        together.set_many(entries(), Some(MINUTE)).await;
+        for (key, value) in entries() {
+            single.set_ex(key, value, MINUTE).await;
+        }
+        let [told, expected] = events.each_mut().map(so_far);
+        assert_eq!(told, expected);
+        assert!(together.weight() <= if by_weight { 500 } else { 300 });
+        assert!(!told.is_empty() && together.weight() == single.weight());
+    }
+}
+
+/// A key whose `Eq` panics when its fuse has burnt down.
+#[derive(Clone, Debug)]
+struct Fused(u32, Arc<AtomicU32>);
+
+impl PartialEq for Fused {
+    fn eq(&self, other: &Self) -> bool {
+        let left = self.1.load(Relaxed);
+        if left > 0 && self.0 == other.0 {
+            self.1.store(left - 1, Relaxed);
+            assert!(left > 1, "the panic of this test");
+        }
+        self.0 == other.0
+    }
+}
+
+impl Eq for Fused {}
+
+impl Hash for Fused {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// By it all small numbers are in one shard.
+#[derive(Clone, Default)]
+struct Plain(u64);
+
+impl Hasher for Plain {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a number is hashed")
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = number.into();
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What was done before is told at once, to streams and to those who wait for a key; the rest is as it was.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_middle_loses_nothing_of_what_was_done() {
+    for removes in [false, true] {
+        for burns in 1..12 {
+            let fuse = Arc::new(AtomicU32::new(0));
+            let key = |id| Fused(id, fuse.clone());
+            let builder = Cache::<Fused, u32>::builder().initial_capacity(6_400).publish(ALL);
+            let builder = builder.hasher(BuildHasherDefault::<Plain>::default());
+            let cache = builder.negative_ttl(MINUTE).build();
+            for id in 0..10 {
+                let fails = async || Err::<u32, _>("no");
+                assert!(cache.get_or_try_set_with(&key(id), SECOND, fails).await.is_err());
+                cache.set(key(id), id).await;
+            }
+            let mut events = cache.events_lossless(100);
+            let mut told = spawn(events.recv());
+            assert_pending!(told.poll());
+            let new = key(50);
+            let mut comes = spawn(unconstrained(cache.wait_for(&new)));
+            assert_pending!(comes.poll());
+
+            fuse.store(burns, Relaxed);
+            let keys: Vec<Fused> = (0..10).map(key).collect();
+            let call = async {
+                if removes {
+                    cache.remove_many(&keys).await;
+                } else {
+                    // The new one is first, and there is nothing to compare it with.
+                    let old = (0..10).map(|id| (key(id), 100 + id));
+                    cache.set_many([(key(50), 1)].into_iter().chain(old), None).await;
+                }
+            };
+            let panicked = AssertUnwindSafe(call).catch_unwind().await.is_err();
+            fuse.store(0, Relaxed);
+            assert_eq!(panicked, burns <= 10);
+            let done = burns.min(11) as usize - 1;
+            assert_eq!(told.is_woken(), done > 0, "{done} have left");
+            drop(told);
+            let mut left = Vec::new();
+            while let Some(event) = unconstrained(events.recv()).now_or_never().flatten() {
+                left.push(event.key.0);
+            }
+            assert_eq!(left, (0..done as u32).collect::<Vec<_>>(), "in their order");
+            for id in 0..10 {
+                let is_done = id < done as u32;
+                let value = if removes { None } else { Some(100 + id) };
+                let expected = if is_done { value } else { Some(id) };
+                assert_eq!(cache.get(&key(id)).await, expected);
+            }
+            if !removes {
+                assert!(comes.is_woken());
+                assert_ready_eq!(comes.poll(), 1);
+            }
+        }
+    }
+}
+
+/// What is written wins over what is being loaded, and ends the errors that are kept.
+#[tokio::test(start_paused = true)]
+async fn loads_and_errors_know_of_it() {
+    let cache: Cache<u32, u32> = Cache::builder().negative_ttl(MINUTE).build();
+    for removes in [false, true] {
+        for key in [1, 2] {
+            let fails = async || Err::<u32, _>("no");
+            assert!(cache.get_or_try_set_with(&key, MINUTE, fails).await.is_err());
+        }
+        match removes {
+            true => assert_eq!(cache.remove_many([&1, &2]).await, 0),
+            false => cache.set_many([(1, 7), (2, 7)], Some(Duration::ZERO)).await,
+        }
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let opened = gate.clone();
+        let slow = async move || {
+            opened.acquire().await.unwrap().forget();
+            Ok::<_, &str>(8)
+        };
+        let mut load = spawn(unconstrained(cache.get_or_try_set_with(&1, MINUTE, slow)));
+        assert_pending!(load.poll(), "no error is kept");
+        match removes {
+            true => assert_eq!(cache.remove_many([&1, &3]).await, 0),
+            false => cache.set_many([(1, 9), (3, 9)], None).await,
+        }
+        gate.add_permits(1);
+        assert_eq!(assert_ready!(load.poll()), Ok(8));
+        assert_eq!(cache.get(&1).await, if removes { None } else { Some(9) });
+        cache.clear().await;
+    }
+}
+
+/// Each key counts as a call: others get their turns.
+#[tokio::test]
+async fn many_keys_take_many_turns() {
+    const MANY: u32 = 100_000;
+    let cache: Cache<u32, u32> = Cache::new();
+    let keys: Arc<[u32]> = (0..MANY).collect();
+    for verb in 0..3 {
+        let (cache, keys) = (cache.clone(), keys.clone());
+        let work = tokio::spawn(async move {
+            match verb {
+                0 => cache.set_many((0..MANY).map(|key| (key, key)), None).await,
+                1 => assert_eq!(cache.get_many(&*keys).await.len(), MANY as usize),
+                _ => assert_eq!(cache.remove_many(&*keys).await, MANY as usize),
+            }
+        });
+        let mut turns = 0;
+        while !work.is_finished() {
+            yield_now().await;
+            turns += 1;
+        }
+        work.await.unwrap();
+        // 128 units of 61 calls each, in a turn.
+        assert!(turns >= MANY / (128 * 61), "verb {verb}: {turns}");
+    }
+}
+
+/// A value that takes its time to be cloned and to be dropped.
+struct Slow(u64, u64);
+
+impl Clone for Slow {
+    fn clone(&self) -> Self {
+        std::thread::sleep(Duration::from_millis(1));
+        Self(self.0, self.1)
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// By the real clock: a call that takes long for few keys lets others run, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn few_keys_that_take_long_take_several_turns() {
+    let cache: Cache<u64, Slow> = Cache::new();
+    cache.set_many((0..80).map(|key| (key, Slow(key, 0))), Some(MINUTE)).await;
+    for verb in 0..3 {
+        let cache = cache.clone();
+        let work = tokio::spawn(async move {
+            let keys: Vec<u64> = (0..80).collect();
+            match verb {
+                0 => drop(cache.get_many(&keys).await),
+                1 => cache.set_many(keys.iter().map(|key| (*key, Slow(*key, 1))), None).await,
+                _ => assert_eq!(cache.remove_many(&keys).await, 80),
+            }
+        });
+        let others = tokio::spawn(async move {
+            let mut turns = 0;
+            while !work.is_finished() {
+                yield_now().await;
+                turns += 1;
+            }
+            turns
+        });
+        let turns = others.await.unwrap();
+        assert!(turns > 4, "verb {verb}: {turns}");
+    }
+}
+
+/// Of a call that is dropped some entries are there, each whole, and nothing is left of the others.
+#[tokio::test]
+async fn a_call_that_is_dropped_has_done_a_part() {
+    const MANY: u32 = 100_000;
+    let cache: Cache<u32, Arc<u32>> = Cache::new();
+    let value = Arc::new(7);
+    let put = {
+        let (cache, value) = (cache.clone(), value.clone());
+        tokio::spawn(async move {
+            cache.set_many((0..MANY).map(|key| (key, value.clone())), None).await;
+        })
+    };
+    yield_now().await;
+    put.abort();
+    assert!(put.await.unwrap_err().is_cancelled());
+    let len = cache.len();
+    assert!(len > 0 && len < MANY as usize, "{len}");
+    assert_eq!((Arc::strong_count(&value), cache.iter().count()), (len + 1, len));
+    cache.clear().await;
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// Calls on the same keys from several threads: all that was put has left once or is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_several_threads_none_is_lost() {
+    for bounded in [false, true] {
+        let builder = Cache::<u32, u32>::builder();
+        let cache = if bounded { builder.max_entries(100).build() } else { builder.build() };
+        let tasks = (0..4_u32).map(|task| {
+            let cache = cache.clone();
+            tokio::spawn(async move {
+                let mut removed = 0;
+                for round in 0..100 {
+                    let keys: Vec<u32> =
+                        (0..50).map(|n| (n * (round % 7 + 1) + task) % 300).collect();
+                    cache.set_many(keys.iter().map(|key| (*key, round)), Some(MINUTE)).await;
+                    if round % 3 == task % 3 {
+                        removed += cache.remove_many(&keys).await;
+                    }
+                }
+                removed
+            })
+        });
+        let mut removed = 0;
+        for task in tasks.collect::<Vec<_>>() {
+            removed += task.await.unwrap();
+        }
+        let stats = cache.stats();
+        assert_eq!(stats.removed, removed as u64);
+        let left = stats.evicted + stats.removed + stats.replaced + stats.resident as u64;
+        assert_eq!(left, 4 * 100 * 50);
+        assert!(!bounded || cache.len() <= 100);
+    }
+}
