@@ -2,14 +2,22 @@
 
 use std::{
     io,
-    panic::resume_unwind,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use tokio::task::{JoinError, consume_budget, spawn_blocking};
+use tokio::task::consume_budget;
 
-use super::{Error, protocol::Protocol};
+use super::{
+    Error,
+    protocol::Protocol,
+    root::Root,
+    standby::{NotBegun, Standby},
+};
+
+/// How much of Tokio's cooperative budget a call takes that is looked out for in place: a task that does nothing else
+/// lets others run about once in a millisecond.
+const SHARE: usize = 3;
 
 /// How long work lasts where it never waits for a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,8 +33,9 @@ impl Work {
     pub(super) const SHORT_DATA: usize = 64 * 1024;
 
     /// That of an add of so many bytes.
-    pub(super) fn of_data(len: usize) -> Self {
-        if len <= Self::SHORT_DATA { Self::Short } else { Self::Long }
+    pub(super) fn of_add(root: &Root, len: usize) -> Self {
+        let waits = root.sync && !root.in_memory();
+        if len <= Self::SHORT_DATA && !waits { Self::Short } else { Self::Long }
     }
 }
 
@@ -55,9 +64,16 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
         consume_budget().await;
         return work(queue);
     }
+    let short = length == Work::Short && queue.root().on_disk();
+    if short {
+        // As its end is most often found in place.
+        for _ in 0..SHARE {
+            consume_budget().await;
+        }
+    }
     let worker = queue.clone();
-    let done = spawn_blocking(move || work(&worker)).await;
-    done.unwrap_or_else(|error| Err(failed(error, operation, queue.root().path())))
+    let done = queue.root().standby.run(short, move || work(&worker)).await;
+    done.unwrap_or_else(|NotBegun| Err(failed(operation, queue.root().path())))
 }
 
 /// Runs `work` that reads an element, of as many bytes a file as it is given: in place where the queue is in memory and
@@ -82,7 +98,8 @@ pub(super) async fn run_read<P: Protocol + ?Sized, T: Send + 'static>(
             done => return done,
         }
     }
-    run(operation, Work::Long, queue, move |queue| work(queue, limit)).await
+    let length = if queue.root().in_memory() { Work::Long } else { Work::Short };
+    run(operation, length, queue, move |queue| work(queue, limit)).await
 }
 
 /// Runs `work` on a path, which may be on any disk: never in place.
@@ -96,15 +113,10 @@ pub(super) async fn run_blocking<T: Send + 'static>(
         return work(&path);
     }
     let worker = path.clone();
-    let done = spawn_blocking(move || work(&worker)).await;
-    done.unwrap_or_else(|error| Err(failed(error, operation, &path)))
+    let done = Arc::<Standby>::default().run(false, move || work(&worker)).await;
+    done.unwrap_or_else(|NotBegun| Err(failed(operation, &path)))
 }
 
-fn failed(error: JoinError, operation: &'static str, path: &Path) -> Error {
-    match error.try_into_panic() {
-        // As if the work had been done in place.
-        Ok(panic) => resume_unwind(panic),
-        // Work on such a thread is never aborted, and so the runtime did not begin it.
-        Err(_) => Error::io(operation, path, io::Error::other("the runtime shuts down")),
-    }
+fn failed(operation: &'static str, path: &Path) -> Error {
+    Error::io(operation, path, io::Error::other("the runtime shuts down"))
 }

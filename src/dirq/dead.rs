@@ -61,7 +61,7 @@ impl<P: Protocol> DirQueue<P> {
                 };
                 let limit = queue.root().max_size;
                 let queue: Arc<dyn Protocol<Payload = P::Payload>> = queue.clone();
-                match Lock::take(&queue, name, limit, deliver) {
+                match Lock::take(&queue, &queue.root().opener(), name, limit, deliver) {
                     Ok(lock) => taken.extend(lock),
                     Err(error) => failed = failed.or(Some(error)),
                 }

@@ -11,7 +11,7 @@ use super::{
     delivery::Delivery,
     lock_guard::LockGuard,
     protocol::Protocol,
-    root::DirId,
+    root::{DirId, Opener},
 };
 
 /// An element that this process has locked, with what it holds: [`Bytes`](bytes::Bytes), or an
@@ -39,11 +39,12 @@ impl<T: Send + 'static> Lock<T> {
     /// rests. Where it can't be read, the lock is given back.
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
+        opener: &Opener<'_>,
         name: Name,
         limit: u64,
         deliver: impl FnOnce() -> Option<Delivery>,
     ) -> Result<Option<Self>, Error> {
-        let Some((mut guard, value)) = LockGuard::take(queue, name, limit)? else {
+        let Some((mut guard, value)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
         };
         let Some(delivery) = deliver() else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::{Error, Name, delivery::Delivery, protocol::Protocol};
+use super::{Error, Name, delivery::Delivery, protocol::Protocol, root::Opener};
 
 /// A lock that somebody has to give back: whoever drops it does.
 ///
@@ -26,10 +26,11 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     /// Locks and reads an element; none where it can't be locked.
     pub(super) fn take(
         queue: &Arc<P>,
+        opener: &Opener<'_>,
         name: Name,
         limit: u64,
     ) -> Result<Option<(Self, P::Payload)>, Error> {
-        let taken = queue.take(&name, limit)?;
+        let taken = queue.take(opener, &name, limit)?;
         Ok(taken.map(|payload| (Self { queue: queue.clone(), name, delivery: None }, payload)))
     }
 

@@ -131,7 +131,7 @@ impl DirQueue<Normal> {
         let name = *name;
         name.check()?;
         run_read("read", &self.protocol, move |queue, limit| {
-            let taken = LockGuard::take(queue, name, limit)?;
+            let taken = LockGuard::take(queue, &queue.root.opener(), name, limit)?;
             let Some((guard, element)) = taken else { return Ok(None) };
             guard.unlock(None)?;
             Ok(Some(element))

@@ -133,6 +133,8 @@ impl<T: Send + 'static> Prefetch<T> {
                 // Their locks are as old as the call that took them, and the caller may have been slow.
                 let mut ahead = cursor.take_back(given_back, stale);
                 let (mut bytes, mut is_long) = (0, false);
+                // One look at each queue for all that is taken now.
+                let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
                 for _ in 0..tries {
                     if ahead.len() >= count || bytes >= Self::MAX_BYTES {
                         break;
@@ -154,7 +156,8 @@ impl<T: Send + 'static> Prefetch<T> {
                     };
                     let limit = limit.min(root.max_size);
                     let deliver = || Delivery::begin(root, &place.name, place.has_records);
-                    let taken = Lock::take(queue, place.name, limit, deliver);
+                    let opener = openers[place.queue].get_or_insert_with(|| root.opener());
+                    let taken = Lock::take(queue, opener, place.name, limit, deliver);
                     if limit < root.max_size && matches!(taken, Err(Error::TooLarge { .. })) {
                         cursor.put_back(place);
                         is_long = ahead.is_empty();

@@ -3,7 +3,11 @@
 
 use rustix::io::Errno;
 
-use super::{Error, Name, Purge, PurgeReport, file_name::FileName, root::Root};
+use super::{
+    Error, Name, Purge, PurgeReport,
+    file_name::FileName,
+    root::{Opener, Root},
+};
 
 /// How one kind of queue does what both do. Each of these may wait for a disk, but for the first two. What they read is
 /// at most `limit` bytes a file, or in all where that is less than a file may have: more is an [`Error::TooLarge`].
@@ -36,7 +40,12 @@ pub trait Protocol: Send + Sync + 'static {
     fn lock(&self, name: &Name) -> Result<bool, Error>;
 
     /// Takes the lock of an element, and what is in it. Where that can't be read, the lock is given back.
-    fn take(&self, name: &Name, limit: u64) -> Result<Option<Self::Payload>, Error>;
+    fn take(
+        &self,
+        opener: &Opener<'_>,
+        name: &Name,
+        limit: u64,
+    ) -> Result<Option<Self::Payload>, Error>;
 
     /// Locks an element, reads it and removes it; none where it can't be locked. Where one of these fails, the
     /// lock is given back.

@@ -24,6 +24,7 @@ use super::{
     name_generator::NameGenerator,
     retries::Retries,
     retry::RetryBudget,
+    standby::Standby,
 };
 
 /// What both kinds of queues are opened with.
@@ -87,7 +88,8 @@ impl Options {
             retries,
             names: NameGenerator::new(rnd_hex),
             id: id(&at_path),
-            in_memory: medium == Medium::Memory,
+            medium,
+            standby: Arc::default(),
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
             counts: Arc::default(),
@@ -115,7 +117,10 @@ pub struct Root {
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
     id: DirId,
-    in_memory: bool,
+    /// As when it was opened.
+    medium: Medium,
+    /// The thread that did its last work, if that waits for more.
+    pub(super) standby: Arc<Standby>,
     /// None where it may be on a network, as it goes by times that are told too late there.
     cache: Option<DirCache>,
     synced: Mutex<Synced>,
@@ -142,9 +147,14 @@ impl Root {
         self.id
     }
 
-    /// Whether no call waits for a disk, as when it was opened.
+    /// Whether no call waits for a disk.
     pub(super) fn in_memory(&self) -> bool {
-        self.in_memory
+        self.medium == Medium::Memory
+    }
+
+    /// Whether a call that waits most probably does so for a disk of this machine, which seldom is for long.
+    pub(super) fn on_disk(&self) -> bool {
+        self.medium == Medium::Disk
     }
 
     pub(super) fn path_of(&self, name: &Name) -> PathBuf {
@@ -303,8 +313,8 @@ impl Root {
 }
 
 /// Opens the directories in a queue's, which it looked at when it was made: two that are opened by one opener are of
-/// one queue, as far as that is cheap to see.
-pub(super) struct Opener<'a> {
+/// one queue, as far as that is cheap to see. It is `pub` as [`Root`] is.
+pub struct Opener<'a> {
     path: &'a Path,
     /// With the generation of that look; none where each directory has to be opened anew.
     cache: Option<(&'a DirCache, u64)>,

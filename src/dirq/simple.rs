@@ -98,7 +98,7 @@ impl DirQueue<Simple> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
-        let length = Work::of_data(data.len());
+        let length = Work::of_add(&self.protocol.root, data.len());
         let room = self.room(1).await?;
         run("add to", length, &self.protocol, move |queue| {
             let _room = room;

@@ -23,7 +23,10 @@ impl Normal {
     pub(super) fn length_of_add(&self, element: &Element) -> Work {
         // To count a directory is as long as it is full.
         match self.rotation.has_room() {
-            true => Work::of_data(element.iter().map(|(_, value)| value.len()).sum()),
+            true => {
+                let len = element.iter().map(|(_, value)| value.len()).sum();
+                Work::of_add(&self.root, len)
+            }
             false => Work::Long,
         }
     }

@@ -8,7 +8,7 @@ use crate::dirq::{
     file_name::FileName,
     fs::{FileType, OpenFor},
     protocol::Protocol,
-    root::Root,
+    root::{Opener, Root},
 };
 
 impl Protocol for Normal {
@@ -38,8 +38,8 @@ impl Protocol for Normal {
         Ok(self.lock_element(&self.root.opener(), name, OpenFor::Traversal)?.is_some())
     }
 
-    fn take(&self, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
-        let taken = self.lock_and_read(&self.root.opener(), name, OpenFor::Traversal, limit)?;
+    fn take(&self, opener: &Opener<'_>, name: &Name, limit: u64) -> Result<Option<Element>, Error> {
+        let taken = self.lock_and_read(opener, name, OpenFor::Traversal, limit)?;
         Ok(taken.map(|(_, element)| element))
     }
 

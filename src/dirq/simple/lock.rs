@@ -10,6 +10,7 @@ use crate::dirq::{
     Error, Name,
     file_name::FileName,
     fs::{Dir, is_file},
+    root::Opener,
 };
 
 impl Simple {
@@ -17,11 +18,12 @@ impl Simple {
     /// directory, too.
     pub(super) fn lock_and<T>(
         &self,
+        opener: &Opener<'_>,
         name: &Name,
         limit: u64,
         look: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
-        let Some(dir) = self.root.open(name.directory)? else { return Ok(None) };
+        let Some(dir) = opener.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
         let failed = |error| Error::io("lock", dir.path_of(element.c_str()), error);
         // First: to touch the element of a lock that is held would keep that young, whose owner may have died.
@@ -58,10 +60,11 @@ impl Simple {
     /// Locks an element and reads it.
     pub(super) fn lock_and_read(
         &self,
+        opener: &Opener<'_>,
         name: &Name,
         limit: u64,
     ) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
-        self.lock_and(name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
+        self.lock_and(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
     }
 
     /// What an element holds, by its own name or that of its lock; none where that is gone.

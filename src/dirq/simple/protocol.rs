@@ -1,6 +1,6 @@
 //! What the handle asks of a simple queue.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ffi::CStr};
 
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -12,9 +12,9 @@ use super::{
 use crate::dirq::{
     Error, Name, Purge, PurgeReport,
     file_name::FileName,
-    fs::{FileType, is_file},
+    fs::{Dir, FileType, is_file},
     protocol::Protocol,
-    root::Root,
+    root::{Opener, Root},
 };
 
 impl Protocol for Simple {
@@ -54,19 +54,21 @@ impl Protocol for Simple {
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        self.lock_and(name, self.root.max_size, |dir, lock| match dir.stat(lock)? {
+        let look = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
             stat if is_file(&stat) => Ok(()),
             _ => Err(Errno::INVAL),
-        })
-        .map(|locked| locked.is_some())
+        };
+        let locked = self.lock_and(&self.root.opener(), name, self.root.max_size, look)?;
+        Ok(locked.is_some())
     }
 
-    fn take(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
-        Ok(self.lock_and_read(name, limit)?.map(|(_, body)| body))
+    fn take(&self, opener: &Opener<'_>, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
+        Ok(self.lock_and_read(opener, name, limit)?.map(|(_, body)| body))
     }
 
     fn dequeue(&self, name: &Name, limit: u64) -> Result<Option<Bytes>, Error> {
-        let Some((dir, body)) = self.lock_and_read(name, limit)? else { return Ok(None) };
+        let taken = self.lock_and_read(&self.root.opener(), name, limit)?;
+        let Some((dir, body)) = taken else { return Ok(None) };
         remove_locked(&dir, name).inspect_err(|_| {
             // The first error is the one to tell.
             let _ = dir.unlink(FileName::lock(name.element).c_str());

@@ -4,6 +4,8 @@
 //! Every figure is the median of rounds in which both take turns in one directory, on one machine in one run: the
 //! ratios are what counts. `FLEETING_QUICK=1` makes it short, and writes nothing.
 
+mod calls;
+
 use std::{
     fmt::Write as _,
     fs,
@@ -63,8 +65,9 @@ fn main() {
     page += &bench.counts();
     page += "\n## On a disk that is quick\n\n\
              On ext4 in an image that is in memory: all that a disk's file system costs, but for the disk. As on any \
-             disk, each call is a trip to a thread that may wait, so that a disk that is slow stops no other task. \
-             `locked` locks up to 64 elements a trip.\n\n";
+             disk, each call is made by a thread that may wait, so that a disk that is slow stops no other task. Where \
+             calls follow each other closely, that thread stays awake for the next, and who calls looks out for its \
+             end: neither has to be woken. `locked` locks up to 64 elements a call.\n\n";
     bench.rounds = bench.rounds.min(15);
     match Image::mount(&memory) {
         Ok(image) => page += &bench.disk(&image.folder),
@@ -190,7 +193,8 @@ impl Bench {
     fn disk(&mut self, folder: &Path) -> String {
         let simple = self.simple("Simple queues", folder);
         let normal = self.normal("Normal queues", folder);
-        simple + &normal + &self.synced(folder)
+        let calls = calls::table(folder, self.rounds);
+        simple + &normal + &self.synced(folder) + &calls
     }
 
     /// What survives a crash of the machine.
