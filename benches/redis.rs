@@ -285,7 +285,7 @@ async fn claims(server: &Server, rounds: usize) -> String {
         writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
             .expect("a string takes all");
     }
-    page
+    page + "\n"
 }
 
 /// Microseconds to take what is due without a script: not atomic, and in one slot.

@@ -72,7 +72,7 @@ pub(super) async fn table(server: &Server, rounds: usize, quick: bool) -> String
     writeln!(
         page,
         "A hot key that {PROCESSES} processes read each millisecond and that changes {changes} times: {reads:.2} reads of \
-         the server a change by all of them together.\n"
+         the server a change by all of them together."
     )
     .expect("it is a string");
     page

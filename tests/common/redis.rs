@@ -272,9 +272,11 @@ impl Cluster {
         }
         for replica in &replicas {
             replica.follows();
-            // All must know it, or they ask the others before they believe in it.
+            // All must know it as one, or they ask the others before they believe in it, and don't vote for it.
+            let port = format!(":{}@", replica.port);
+            let is_replica = |line: &str| line.contains(&port) && line.contains("slave");
             for node in &self.nodes {
-                while !ask(node.port, "CLUSTER NODES").contains(&format!(":{}@", replica.port)) {
+                while !ask(node.port, "CLUSTER NODES").lines().any(is_replica) {
                     assert!(Instant::now() < until, "a node does not hear of the replica");
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -284,7 +286,10 @@ impl Cluster {
     }
 
     fn node() -> Server {
-        Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"])
+        let timeout = ["--cluster-node-timeout", "2000"];
+        // However long an election takes, a replica may go on to be elected.
+        let validity = ["--cluster-replica-validity-factor", "0"];
+        Server::start_with(&[&["--cluster-enabled", "yes"], &timeout[..], &validity].concat())
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
