@@ -69,6 +69,10 @@ fn main() {
         let filled = of.filled(&hot, size.keys, &runtime);
         runtime.block_on(filled.checks(2 * size.calls, |i| order[i as usize]))
     });
+    row(&mut page, "a new key of a flood, beyond `max_keys`", fewer, |of| {
+        let full = of.bounded(&few, FULL, &runtime);
+        runtime.block_on(full.checks(size.keys, |i| FULL + i))
+    });
     row(&mut page, "allow, one key, 2 threads", size, |of| {
         let many = Limit::per_hour(1_000_000_000);
         let subject = Arc::new(of.made(&many, &runtime));
@@ -83,13 +87,14 @@ fn main() {
         start.elapsed().as_nanos() as f64 / size.calls as f64
     });
     page += &format!(
-        "\n\"Hot\" is a key that spends a quota of 1,000 a minute call by call, then the next; \"deny\" one \
+        "\nThe flood is of {} keys, and each meets {FULL} that are in use: governor has no bound, and keeps all. \
+         \"Hot\" is a key that spends a quota of 1,000 a minute call by call, then the next; \"deny\" one \
          that has spent its 10 an hour. A `Log` must know the time of each call to the nanosecond, and a \
          reading of the precise clock is about half of what its calls cost; the others, and each denial, \
          make do with the coarse clock where that decides, and are as exact.\n\
          \n## Forgetting {} idle keys\n\n\
          How long checks of other keys take meanwhile: by `retain_recent`, by a sweep.\n\n",
-        size.keys
+        size.keys, size.keys
     );
     page += &runtime.block_on(forgetting(size));
     page += "\n## The axum layer\n\nNanoseconds a request through a `Router` of one route, no socket, at p50.\n\n";
@@ -100,6 +105,9 @@ fn main() {
         std::fs::write(path, page).expect("docs/rate-limit.md can be written");
     }
 }
+
+/// How many keys a limiter may have that meets a flood.
+const FULL: u64 = 100_000;
 
 /// What is measured.
 #[derive(Clone, Copy)]
@@ -133,6 +141,20 @@ impl Of {
                 Subject::Fleeting(builder.window(window).build())
             }
         }
+    }
+
+    /// With as many keys as it may have, where there is a bound.
+    fn bounded(self, limit: &Limit, keys: u64, runtime: &tokio::runtime::Runtime) -> Subject {
+        let subject = match self {
+            Of::Governor => self.make(limit),
+            Of::Fleeting(window) => {
+                let _inside = runtime.enter();
+                let builder = RateLimiter::builder().limit(limit.clone()).max_keys(keys as usize);
+                Subject::Fleeting(builder.window(window).build())
+            }
+        };
+        runtime.block_on(subject.checks(keys, |i| i));
+        subject
     }
 
     fn filled(self, limit: &Limit, keys: u64, runtime: &tokio::runtime::Runtime) -> Subject {
