@@ -145,7 +145,8 @@ where
         }
     }
 
-    /// Takes out the live values that `leaves` names; tells how many. They leave as [`Cause::Removed`](crate::Cause::Removed).
+    /// Takes out the live values that `leaves` names; tells how many. They leave as
+    /// [`Cause::Removed`](crate::Cause::Removed).
     ///
     /// `leaves` runs while a part of a shard is locked, some 200 entries at a time: let it be short, and don't call the
     /// cache in it. Between two parts others go on, and the runtime does. What is written meanwhile may or may not be
