@@ -1,5 +1,7 @@
 //! The cache in memory, through its public API.
 
+#[path = "../common/borrowed.rs"]
+mod borrowed;
 #[path = "../common/clock.rs"]
 mod clock;
 #[path = "../common/log.rs"]

@@ -12,6 +12,8 @@ use tokio::{
 };
 use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
 
+use crate::borrowed::Borrowed;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
@@ -378,21 +380,6 @@ async fn expired_tells_when_this_value_leaves_and_why() {
 }
 
 /// A tuple of borrowed parts finds a tuple of owned ones.
-#[derive(Hash)]
-struct Borrowed<'a>(&'a str, u32);
-
-impl Equivalent<(String, u32)> for Borrowed<'_> {
-    fn equivalent(&self, key: &(String, u32)) -> bool {
-        self.0 == key.0 && self.1 == key.1
-    }
-}
-
-impl ToKey<(String, u32)> for Borrowed<'_> {
-    fn to_key(&self) -> (String, u32) {
-        (self.0.to_owned(), self.1)
-    }
-}
-
 #[tokio::test]
 async fn keys_are_found_by_what_is_equivalent() {
     let cache: Cache<(String, u32), u32> = Cache::new();

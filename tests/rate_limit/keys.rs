@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use fleeting::{Equivalent, Limit, RateLimiter, Sweep, ToKey, Window};
+use fleeting::{Limit, RateLimiter, Sweep, Window};
 use tokio::time::{Instant, advance, sleep};
+
+use crate::borrowed::Borrowed;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -231,22 +233,6 @@ async fn refunded_and_denied_keys_leave_by_themselves() {
         assert_eq!(limiter.stats().keys, 100);
         sleep(3 * SECOND).await;
         assert_eq!(limiter.stats().keys, 0, "{window:?}");
-    }
-}
-
-/// Borrowed parts of a key of owned ones.
-#[derive(Hash)]
-struct Borrowed<'a>(&'a str, u32);
-
-impl Equivalent<(String, u32)> for Borrowed<'_> {
-    fn equivalent(&self, key: &(String, u32)) -> bool {
-        self.0 == key.0 && self.1 == key.1
-    }
-}
-
-impl ToKey<(String, u32)> for Borrowed<'_> {
-    fn to_key(&self) -> (String, u32) {
-        (self.0.to_owned(), self.1)
     }
 }
 

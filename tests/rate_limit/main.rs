@@ -1,5 +1,7 @@
 //! The rate limiter in memory, through its public API.
 
+#[path = "../common/borrowed.rs"]
+mod borrowed;
 #[path = "../common/log.rs"]
 mod log;
 #[path = "../common/sequences.rs"]
