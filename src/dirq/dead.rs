@@ -74,21 +74,35 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
+    /// The elements that are dead, locked ones included, in the order of their names, each with how often it was given
+    /// out. Costs a look at each that was given out and not acked.
+    ///
+    /// For a look at them: [`peek`](Self::peek) reads one without its lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub async fn dead(&self) -> Result<Vec<(Name, u32)>, Error> {
+        run("list", Work::Long, &self.protocol, |queue| {
+            let mut found = Vec::new();
+            for (name, record) in dead(queue.as_ref())? {
+                // Another implementation may have removed it.
+                if is_there(queue.root(), &name)? {
+                    found.push((name, record.attempts));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
     /// How many elements are dead, locked ones included. Costs a look at each that was given out and not acked.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
     pub async fn dead_len(&self) -> Result<u64, Error> {
-        run("count", Work::Long, &self.protocol, |queue| {
-            let mut count = 0;
-            for (name, _) in dead(queue.as_ref())? {
-                // Another implementation may have removed it.
-                count += u64::from(is_there(queue.root(), &name)?);
-            }
-            Ok(count)
-        })
-        .await
+        Ok(self.dead().await?.len() as u64)
     }
 
     /// Lets an element that is dead come again in `delay`, as if it had never failed; false where it is gone, or not

@@ -17,8 +17,7 @@ use self::{
 };
 use super::{
     DirQueue, Element, Error, Name, Schema,
-    blocking::{Work, run, run_blocking, run_read},
-    lock_guard::LockGuard,
+    blocking::{Work, run, run_blocking},
     root::Options,
 };
 
@@ -128,23 +127,6 @@ impl DirQueue<Normal> {
         run("add to", Work::Long, &self.protocol, move |queue| {
             let _room = room;
             queue.add_many(elements)
-        })
-        .await
-    }
-
-    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
-    pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
-        let name = *name;
-        name.check()?;
-        run_read("read", &self.protocol, move |queue, limit| {
-            let taken = LockGuard::take(queue, &queue.root.opener(), name, limit)?;
-            let Some((guard, element)) = taken else { return Ok(None) };
-            guard.unlock(None)?;
-            Ok(Some(element))
         })
         .await
     }

@@ -186,6 +186,23 @@ impl<P: Protocol> DirQueue<P> {
         self.reads("read", name, P::peek).await
     }
 
+    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
+    pub async fn get_element(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
+        let name = *name;
+        name.check()?;
+        run_read("read", &self.protocol, move |queue, limit| {
+            let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
+            let Some((guard, element)) = taken else { return Ok(None) };
+            guard.unlock(None)?;
+            Ok(Some(element))
+        })
+        .await
+    }
+
     /// Locks an element, reads it and removes it; none where somebody else has the lock, or it is gone.
     ///
     /// # Errors

@@ -107,6 +107,17 @@ async fn what_needs_the_lock_says_so() {
 }
 
 #[tokio::test]
+async fn an_element_is_locked_as_long_as_it_is_read() {
+    let (_dir, queue) = queue().await;
+    let name = queue.add("x").await.unwrap();
+    assert_eq!(queue.get_element(&name).await.unwrap().unwrap(), "x");
+    assert!(queue.lock(&name).await.unwrap(), "it is unlocked");
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is locked");
+    queue.remove(&name).await.unwrap();
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is gone");
+}
+
+#[tokio::test]
 async fn many_are_added_in_order_and_quickly() {
     let (_dir, queue) = queue().await;
     let bodies: Vec<_> = (0..2_000).map(|i| format!("body {i}")).collect();
