@@ -43,7 +43,13 @@ impl Bound {
         // A shorter interval would be a busy loop.
         let look_every = look_every.map(|every| every.max(Duration::from_millis(1)));
         let turn = Semaphore::new(1);
-        Arc::new(Self { max, look_every, turn, left: Mutex::default(), under_way: AtomicU64::new(0) })
+        Arc::new(Self {
+            max,
+            look_every,
+            turn,
+            left: Mutex::default(),
+            under_way: AtomicU64::new(0),
+        })
     }
 
     /// Room for so many elements, where it is known that there is. It never waits.
