@@ -77,8 +77,9 @@
 //! that directory has it all forgotten, as where a clock was wrong. A crash of the machine may lose what was known last,
 //! also with [`sync`](QueueSimpleBuilder::sync).
 //!
-//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. A queue that
-//! is opened without these settings counts nothing but `retry_in`.
+//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. Each walk, and
+//! each look of a `watch`, begins with a look at all that is known: dead letters that nobody takes away make it slower. A
+//! queue that is opened without these settings counts nothing but `retry_in`.
 //!
 //! # Cost
 //!

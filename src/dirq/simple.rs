@@ -209,7 +209,8 @@ impl QueueSimpleBuilder {
     /// Lets adds wait while there is no room for them, and look for it `every` so often, in the order of asking. What is
     /// more than the queue may ever have is refused all the same. Defaults to none: they are refused.
     ///
-    /// Then [`add`](DirQueue::add) and its like need a runtime with time.
+    /// Then [`add`](DirQueue::add) and its like need a runtime with time. One that waits, and is kept without being polled,
+    /// holds up those behind it.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
         self.options.wait_for_room = Some(every);
         self
