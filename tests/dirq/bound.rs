@@ -1,9 +1,9 @@
 //! Queues that may have so many elements: what is more is refused, or waits.
 
-use std::{fs, future::Future, pin::Pin, time::Duration};
+use std::{fs, time::Duration};
 
-use fleeting::dirq::{Element, Error, Name, Queue, QueueSimple};
-use futures::{FutureExt, future::join_all};
+use fleeting::dirq::{Element, Error, Queue, QueueSimple};
+use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -123,29 +123,40 @@ async fn a_queue_of_elements_with_fields_is_full_too() {
     assert_eq!(queue.count().await.unwrap(), 5);
 }
 
-/// Else who looks last may never have room.
+/// Else who looks at a bad moment each time never has room.
 #[tokio::test]
 async fn who_waits_for_room_has_it_in_the_order_of_asking() {
-    type Add<'a> = Pin<Box<dyn Future<Output = Result<Name, Error>> + 'a>>;
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path()).max_elements(1);
-    let queue = queue.wait_for_room(Duration::from_millis(2)).open().await.unwrap();
+    let queue = queue.wait_for_room(Duration::from_millis(3)).open().await.unwrap();
     let mut last = queue.add("first").await.unwrap();
-    let mut adds: Vec<Add<'_>> = Vec::new();
-    for i in 0..8 {
-        adds.push(Box::pin(queue.add(i.to_string())));
-        // Some look at once, some in the middle of another's pause.
-        timeout(Duration::from_millis(i % 3), join_all(adds.iter_mut())).await.unwrap_err();
+    let mut adds = Vec::new();
+    for i in 0..10 {
+        let queue = queue.clone();
+        adds.push(tokio::spawn(async move { queue.add(i.to_string()).await }));
+        // Each would look at another moment.
+        sleep(Duration::from_millis(1)).await;
     }
     // Who gives up is in nobody's way, the first neither.
-    drop(adds.remove(5));
-    drop(adds.remove(0));
-    for body in ["1", "2", "3", "4", "6", "7"] {
+    for i in [5, 0] {
+        adds.remove(i).abort();
+    }
+    let mut order = Vec::new();
+    for _ in 0..adds.len() {
         assert!(queue.dequeue(&last).await.unwrap().is_some());
-        last = timeout(SOON, adds.remove(0)).await.expect("it is its turn").unwrap();
-        assert_eq!(queue.peek(&last).await.unwrap().unwrap(), body);
-        for add in &mut adds {
-            assert!(add.now_or_never().is_none(), "there is no more room");
-        }
+        let next = async {
+            loop {
+                match queue.names().next().await {
+                    Some(name) => break name.unwrap(),
+                    None => sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        last = timeout(SOON, next).await.expect("somebody has room");
+        order.push(String::from_utf8(queue.peek(&last).await.unwrap().unwrap().into()).unwrap());
+    }
+    assert_eq!(order, ["1", "2", "3", "4", "6", "7", "8", "9"]);
+    for add in adds {
+        add.await.unwrap().unwrap();
     }
 }
