@@ -462,6 +462,30 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
     assert!((2_000..=2_001).contains(&(printed + rest)), "{printed} and {rest}");
 }
 
+#[test]
+fn long_commands_show_their_progress_on_a_terminal() {
+    let folder = folder();
+    let [from, to] = ["from", "to"].map(|name| path(&folder, name));
+    let lines = "{\"element\":\"x\"}\n".repeat(300);
+    let program = example("dirq");
+    let on_terminal = |args: &str| {
+        let command = format!("stty cols 80; {} {args} >/dev/null", program.display());
+        // Of util-linux: it gives a program a terminal, and prints what that would show.
+        Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output()
+    };
+    if on_terminal(&format!("count {from}")).is_err() {
+        println!("no `script` here: it is not tried");
+        return;
+    }
+    run_with(&["add", &from], &lines);
+    let convert = format!("convert --schema body:string --field body {from} {to}");
+    for command in [convert, format!("drain --schema body:string {to}")] {
+        let output = on_terminal(&command).expect("it was there");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && shown.contains(" of 300, "), "{command}: {shown}");
+    }
+}
+
 /// What a library's worker leaves that fails twice at each of so many jobs.
 fn fail(queue: &str, jobs: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
