@@ -49,10 +49,19 @@ impl<P: Protocol> DirQueue<P> {
     pub async fn take_dead(&self, max: usize) -> Result<Vec<Lock<P::Payload>>, Error> {
         run("list", Work::Long, &self.protocol, move |queue| {
             let (mut taken, mut failed) = (Vec::new(), None);
-            for (name, record) in dead(queue.as_ref())? {
+            let Some(records) = Records::open(queue.root())? else { return Ok(taken) };
+            for found in records.iter()? {
                 if taken.len() >= max {
                     break;
                 }
+                let (name, record) = match found {
+                    Ok(found) if found.1.is_dead() => found,
+                    Ok(_) => continue,
+                    Err(error) => {
+                        failed = failed.or(Some(error));
+                        continue;
+                    }
+                };
                 let deliver = || {
                     // Somebody may have revived it since it was listed.
                     let records = Records::open(queue.root()).ok().flatten()?;
@@ -85,9 +94,10 @@ impl<P: Protocol> DirQueue<P> {
     pub async fn dead(&self) -> Result<Vec<(Name, u32)>, Error> {
         run("list", Work::Long, &self.protocol, |queue| {
             let mut found = Vec::new();
-            for (name, record) in dead(queue.as_ref())? {
+            let Some(records) = Records::open(queue.root())? else { return Ok(found) };
+            for (name, record) in records.list()? {
                 // Another implementation may have removed it.
-                if is_there(queue.root(), &name)? {
+                if record.is_dead() && is_there(queue.root(), &name)? {
                     found.push((name, record.attempts));
                 }
             }
@@ -149,12 +159,4 @@ impl<P: Protocol> DirQueue<P> {
         })
         .await
     }
-}
-
-/// The elements that are dead, some of which may be gone.
-fn dead<P: Protocol>(queue: &P) -> Result<Vec<(Name, Record)>, Error> {
-    let Some(records) = Records::open(queue.root())? else { return Ok(Vec::new()) };
-    let mut found = records.list()?;
-    found.retain(|(_, record)| record.is_dead());
-    Ok(found)
 }

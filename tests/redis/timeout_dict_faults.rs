@@ -508,7 +508,7 @@ async fn connections_that_are_cut_let_nothing_fail_too_often_or_for_ever() {
         until_enough(async || {
             let server = Server::start();
             fill(&dict(&server).await, COUNT).await;
-            let seen = Arc::new(Mutex::new((BTreeMap::<u32, BTreeSet<u32>>::new(), 0)));
+            let seen = Arc::new(Mutex::new((Tries::new(), 0)));
             let (mut workers, mut proxies) = (Vec::new(), Vec::new());
             for seed in 0..3 {
                 let proxy = Proxy::to(server.port()).await;
@@ -537,12 +537,11 @@ async fn connections_that_are_cut_let_nothing_fail_too_often_or_for_ever() {
     .await;
 }
 
+/// The attempts that were made on each.
+type Tries = BTreeMap<u32, BTreeSet<u32>>;
+
 /// Works until all is acked or dead.
-async fn fail_now_and_then(
-    dict: Dict,
-    seed: u64,
-    seen: Arc<Mutex<(BTreeMap<u32, BTreeSet<u32>>, u32)>>,
-) {
+async fn fail_now_and_then(dict: Dict, seed: u64, seen: Arc<Mutex<(Tries, u32)>>) {
     let mut random = SmallRng::seed_from_u64(seed);
     let begin = Instant::now();
     loop {

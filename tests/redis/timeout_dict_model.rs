@@ -111,7 +111,7 @@ impl Pair {
                 // A task tells the server.
                 sleep(ms(10)).await;
             }
-            (23, _) if step % 50 == 0 => {
+            (23, _) if step.is_multiple_of(50) => {
                 here.clear().await;
                 there.clear().await.unwrap();
             }
@@ -155,7 +155,7 @@ async fn both_answer_the_same() {
             let mut pair = Pair::new(&server, format!("dict-{seed}"), backoff, max_attempts).await;
             for step in 0..STEPS {
                 pair.step(step, &mut random).await;
-                if step % 5 == 0 {
+                if step.is_multiple_of(5) {
                     pair.check().await;
                 }
             }
