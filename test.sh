@@ -45,7 +45,7 @@ cargo test --locked --workspace --all-features
 step "the tests with a server, on Valkey, and meanwhile the interleavings"
 on_valkey=$(mktemp)
 # This Valkey is built without TLS.
-FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test redis \
+FLEETING_REDIS_SERVER=$valkey cargo test --locked --workspace --all-features --test redis \
     -- --skip encrypted --test-threads $((2 * $(nproc))) >"$on_valkey" 2>&1 &
 trap 'kill %1 2>/dev/null || true; rm -f "$on_valkey"' EXIT
 RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
