@@ -21,9 +21,10 @@ export CARGO_INCREMENTAL=0
 # Many tests wait for servers, disks and other processes, not for a processor.
 export RUST_TEST_THREADS=$((2 * $(nproc)))
 
-step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, Chromium, axe-core"
+step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
 valkey=$(scripts/servers.sh)
 scripts/python.sh
+scripts/prometheus.sh
 scripts/browser.sh
 
 step "formatting"
