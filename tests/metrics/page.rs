@@ -1,15 +1,10 @@
 //! The page as a whole: names, units and words as Prometheus and OpenMetrics want them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleeting::{Cache, ExpiringSet, Limit, RateLimiter, TimeoutDict};
 
-use crate::{SECOND, page, told};
+use crate::{SECOND, page, promtool::ask_promtool, told};
 
 /// As `promtool check metrics` says, and by our own rules, which are stricter.
 #[tokio::test]
@@ -63,21 +58,6 @@ async fn names_types_and_help_keep_to_the_conventions() {
             .find(|family| types.get(*family).is_some_and(|kind| kind == "histogram"));
         assert!(types.contains_key(family.unwrap_or(&sample)), "{sample} has no type");
     }
-}
-
-fn ask_promtool(page: &str) {
-    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/promtool/promtool");
-    let promtool = if Path::new(own).exists() { own } else { "promtool" };
-    let mut child = Command::new(promtool)
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("there is no promtool: run scripts/prometheus.sh");
-    child.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "promtool says:\n{said}\nof:\n{page}");
 }
 
 /// Nobody has to ask: a thread tells.
