@@ -373,6 +373,8 @@ fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
             (Err(error), _) => return Err(Error::io("make", path, error)),
         }
-        retries.spend(|| path.to_owned())?;
+        // The one above is there each time, and yet nothing can be made in it: most probably a link that leads nowhere.
+        let in_vain = |_| Error::io("make", path, Errno::NOENT);
+        retries.spend(|| path.to_owned()).map_err(in_vain)?;
     }
 }

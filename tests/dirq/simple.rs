@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    io::ErrorKind,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -233,6 +234,18 @@ async fn the_granularity_is_that_of_directories() {
         assert_eq!(directory % seconds.max(1), 0);
         assert!(second - directory <= seconds.max(1), "{name} of {seconds}");
     }
+}
+
+/// As of a disk that is not mounted.
+#[tokio::test]
+async fn a_path_through_a_link_that_leads_nowhere_is_told() {
+    let dir = tempdir().unwrap();
+    let link = dir.path().join("link");
+    symlink(dir.path().join("nowhere"), &link).unwrap();
+    let error = QueueSimple::open(link.join("queue")).await.unwrap_err();
+    assert_eq!(kind(&error), Some(ErrorKind::NotFound), "{error:?}");
+    fs::create_dir(dir.path().join("nowhere")).unwrap();
+    QueueSimple::open(link.join("queue")).await.unwrap().add("x").await.unwrap();
 }
 
 #[tokio::test]
