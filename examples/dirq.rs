@@ -497,8 +497,8 @@ impl Args {
     }
 }
 
-/// How many dead letters are held at once.
-const DEAD_AT_ONCE: usize = 64;
+/// How many dead letters are held at once: to find the next, all are listed.
+const DEAD_AT_ONCE: usize = 512;
 
 fn is_taken(name: &Name) -> Failure {
     format!("{name} is locked by somebody else, or gone").into()

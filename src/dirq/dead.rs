@@ -19,6 +19,8 @@ impl<P: Protocol> DirQueue<P> {
     /// do as ever, but [`locked`](Self::locked) and [`watch`](Self::watch) of all processes that use this library pass it over, until
     /// it is [revived](Self::revive). Who acks what this returns takes it out; what is given back stays dead.
     ///
+    /// Each call costs a list of all that were given out and not acked: where there are many, take many at once.
+    ///
     /// # Errors
     ///
     /// As [`lock`](Self::lock) and [`get`](Self::get), of the first that can't be locked or read, where there is no
@@ -35,7 +37,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// async fn bury(queue: QueueSimple) -> Result<(), Error> {
     ///     loop {
-    ///         let dead = queue.take_dead(64).await?;
+    ///         let dead = queue.take_dead(500).await?;
     ///         if dead.is_empty() {
     ///             return Ok(());
     ///         }
