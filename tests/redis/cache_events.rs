@@ -595,3 +595,28 @@ async fn after_a_shutdown_who_reads_fast_has_all_to_itself() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn who_looks_seldom_keeps_what_it_holds() {
+    in_time(async || {
+        let server = Server::start();
+        let lease = ms(400);
+        let build = async |poll_every| {
+            let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c");
+            builder.events(HOUR).lease(lease).poll_every(poll_every).build().unwrap()
+        };
+        let (seldom, often) = (build(Duration::MAX).await, build(ms(20)).await);
+        drop(often.events_lossless("g").await.unwrap());
+        often.set("ada".into(), 1).await.unwrap();
+        often.expire_now("ada").await.unwrap();
+        let mut held = seldom.events_lossless("g").await.unwrap();
+        assert_eq!(next(&mut held).await.1, 1);
+        let mut others = often.events_lossless("g").await.unwrap();
+        assert!(is_quiet(&mut others, 3 * lease).await, "it is held");
+        seldom.shutdown().await;
+        assert!(is_quiet(&mut others, 3 * lease).await, "it is held after a shutdown");
+        drop(held);
+        assert_eq!(next(&mut others).await.1, 1);
+    })
+    .await;
+}

@@ -350,3 +350,17 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_lease_may_be_for_ever() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    let cache = Cache::<String, u64>::builder(&client, "for-ever").lease(Duration::MAX);
+    let cache = cache.stale_while_revalidate(Duration::MAX).build().unwrap();
+    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 1).await.unwrap(), 1);
+    let failed = cache.get_or_try_set_with("bob", HOUR, async || Err(())).await.unwrap();
+    assert_eq!(failed, Err(Arc::new(())));
+    // It was given back.
+    let again = cache.get_or_set_with("bob", HOUR, async || 2);
+    assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap(), 2);
+}
