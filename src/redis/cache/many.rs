@@ -14,14 +14,11 @@ use super::{
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
-    commands::Commands,
+    commands::{Commands, MANY},
     expiry::Expiry,
 };
 
-/// One script reads so many keys at most, as all others wait meanwhile.
-pub(super) const MANY: usize = 1_000;
-
-/// So much is put by one script, for the same: in bytes of values, and keys.
+/// So much is put by one script, as all others wait meanwhile: in bytes of values, and keys.
 const BATCH: (usize, usize) = (1 << 20, 500);
 
 /// So many keys are read one by one at a time, where their slot is being moved and some of them are elsewhere.

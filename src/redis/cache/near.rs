@@ -26,9 +26,8 @@ use super::{
         error::is_divided,
         keyspace::{few_at_once, shard},
     },
-    commands::Commands,
+    commands::{Commands, MANY},
     flights::same,
-    many::MANY,
     questions::{Answer, Asker, Key, Questions},
     stats::{Counts, NearStats},
 };
