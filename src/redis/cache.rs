@@ -23,6 +23,7 @@ mod questions;
 mod scan;
 mod state;
 mod stats;
+mod update;
 mod watch;
 
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -70,6 +71,8 @@ use crate::engine::ttl::{Ttl, When};
 /// less than a minute, is a script of two commands, as it also ends a [load](Cache::get_or_set_with) of the key. With
 /// events those that only read are plain commands; each that writes is a script, which takes the server several times as long, and what has a TTL takes memory for
 /// an entry of a sorted set and for its value once more. Expired values leave as the server lets them.
+///
+/// A name has 16 slots of a cluster: so many nodes share its load at most. Who has more of them takes several names.
 ///
 /// # Errors
 ///
@@ -327,49 +330,6 @@ where
         let key = encode_key(key)?;
         let value = self.commands().expire_now(&key).send_once(self.client()).await?;
         self.decode(&key, value)
-    }
-
-    /// Changes the live value of `key`, atomically; its TTL stays. Returns what `change` does, or `None`
-    /// where no live value is.
-    ///
-    /// The value is read, changed here, and put where it still is the same: two round trips. Where another
-    /// changed it meanwhile, `change` is called again with what is there then, for which each time costs one
-    /// more. So it should do nothing but change the value.
-    ///
-    /// # Errors
-    ///
-    /// Those of every verb, and [`Error::Contended`] where others were faster for as long as the client's
-    /// timeout.
-    pub async fn update<Q, R>(
-        &self,
-        key: &Q,
-        mut change: impl FnMut(&mut V) -> R,
-    ) -> Result<Option<R>, Error>
-    where
-        K: Borrow<Q>,
-        Q: Serialize + ?Sized,
-    {
-        let key = encode_key(key)?;
-        // Not for ever: each round gives the others as much time to be faster.
-        let deadline = self.client().deadline(None);
-        let mut there: Option<Vec<u8>> =
-            self.commands().get(&key).send_idempotent(self.client()).await?;
-        while let Some(old) = there {
-            let mut value = self.state.decode(&key, &old)?;
-            let result = change(&mut value);
-            let new = self.encode(&value)?;
-            let call = self.commands().compare_and_swap(&key, &old, &new);
-            // The script answers what is there instead, which saves a read for the next round.
-            let (is_swapped, now): (bool, _) = call.send_once(self.client()).await?;
-            if is_swapped {
-                return Ok(Some(result));
-            }
-            there = now;
-            if Instant::now() >= deadline {
-                return Err(Error::Contended);
-            }
-        }
-        Ok(None)
     }
 
     /// The live value of a key that is not kept near.

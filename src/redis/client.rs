@@ -33,7 +33,11 @@ pub(super) use self::{
     node::Node,
 };
 use self::{
-    connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
+    connection::Connection,
+    counters::ClientCounters,
+    dial::{Dial, LONGEST},
+    feed::Sent,
+    link::Request,
     node::Lane,
 };
 use super::{
@@ -163,8 +167,6 @@ impl Client {
 
     /// When what begins now has to be done: within `timeout`, or the client's own one.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
-        /// As good as none, and no overflow.
-        const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
         Instant::now() + timeout.unwrap_or(self.inner.timeout).min(LONGEST)
     }
 

@@ -1,19 +1,24 @@
 //! Keys and values as bytes, the same in every process and every release: they are what is stored.
 
+mod finite;
 mod raw;
 mod text;
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 
-use self::text::reads_as_json;
+use self::{
+    finite::{NotFinite, is_finite},
+    text::reads_as_json,
+};
 use super::Error;
 
 /// How values are written on the server. None of these runs anything when it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// JSON, which programs in any language read.
+    /// JSON, which programs in any language read. It has no NaN and no infinities: a value that has one is refused
+    /// ([`Error::Encode`]).
     #[default]
     Json,
     /// MessagePack with named fields: smaller and faster than JSON, and known to many languages.
@@ -26,7 +31,10 @@ pub enum Format {
 impl Format {
     pub(super) fn encode<V: Serialize + ?Sized>(self, value: &V) -> Result<Vec<u8>, Error> {
         match self {
-            Self::Json => serde_json::to_vec(value).map_err(|error| Error::Encode(error.into())),
+            Self::Json => {
+                let text = serde_json::to_string(value);
+                checked(value, text.map_err(|error| Error::Encode(error.into()))?)
+            }
             Self::MessagePack => {
                 rmp_serde::to_vec_named(value).map_err(|error| Error::Encode(error.into()))
             }
@@ -54,7 +62,7 @@ impl Format {
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
     match to_json(key)? {
         Json::String(text) if !reads_as_json(&text) => Ok(text.into_bytes()),
-        other => Ok(other.to_string().into_bytes()),
+        other => checked(key, other.to_string()),
     }
 }
 
@@ -84,7 +92,7 @@ pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> 
 pub(super) fn encode_bare_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
     match to_json(key)? {
         Json::String(text) => Ok(text.into_bytes()),
-        other => Ok(other.to_string().into_bytes()),
+        other => checked(key, other.to_string()),
     }
 }
 
@@ -99,6 +107,14 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
 
 fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
     serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
+}
+
+/// The JSON of a value, where none of its numbers was lost.
+fn checked<T: Serialize + ?Sized>(value: &T, json: String) -> Result<Vec<u8>, Error> {
+    if json.contains("null") && !is_finite(value) {
+        return Err(Error::Encode(NotFinite.into()));
+    }
+    Ok(json.into_bytes())
 }
 
 fn decode_error(key: &[u8], source: Box<dyn std::error::Error + Send + Sync>) -> Error {
@@ -191,6 +207,39 @@ mod tests {
         are_keys([0.5, -3.0, 1e300]);
         are_keys([true, false]);
         are_keys(['a', '7', '"', '[']);
+    }
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_refused() {
+        #[derive(Serialize)]
+        enum Of {
+            One(f32),
+            Two(i8, f32),
+            Named { x: f32, name: Option<String> },
+        }
+        let refused = |bytes: Result<Vec<u8>, Error>| matches!(bytes, Err(Error::Encode(_)));
+        for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(refused(Format::Json.encode(&x)));
+            assert!(refused(Format::Json.encode(&Some(f64::from(x)))));
+            assert!(refused(Format::Json.encode(&[(1, vec![Some(1.0), None, Some(x)])])));
+            assert!(refused(Format::Json.encode(&BTreeMap::from([("a", [None, Some(x)])]))));
+            assert!(refused(Format::Json.encode(&Of::One(x))));
+            assert!(refused(Format::Json.encode(&Of::Two(1, x))));
+            assert!(refused(Format::Json.encode(&Of::Named { x, name: None })));
+            assert!(refused(encode_key(&x)) && refused(encode_key(&(1, Some(x)))));
+            assert!(refused(encode_bare_key(&x)));
+            let bytes = Format::MessagePack.encode(&Some(x)).expect("it has them");
+            let back: Option<f32> = Format::MessagePack.decode(&bytes, Vec::new).expect("and back");
+            assert_eq!(back.map(f32::to_bits), Some(x.to_bits()));
+        }
+        for fine in [Of::One(1.0), Of::Two(1, 1.0), Of::Named { x: 1.0, name: None }] {
+            assert!(Format::Json.encode(&fine).is_ok());
+        }
+        assert_eq!(
+            Format::Json.encode(&(None::<f64>, "null", ())).expect("none is odd"),
+            b"[null,\"null\",null]"
+        );
+        assert_eq!(encode_key(&(None::<f64>, 7)).expect("it is a key"), b"[null,7]");
     }
 
     #[test]

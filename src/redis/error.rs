@@ -23,6 +23,7 @@ use crate::rate_limit::Limited;
 /// | `READONLY`, `MASTERDOWN` | it is a replica, as after a failover | connect anew, as the address may lead to the master; ask the sentinels, or the cluster, who is it; again | `Unavailable` | yes |
 /// | `CLUSTERDOWN` | the cluster has no node for the slot | ask the cluster, again | `Unavailable` | yes |
 /// | `MOVED`, `ASK` | another node has the slot, or gets it | follow | `Unavailable` | yes |
+/// | the same, to a client of one server | it belongs to a cluster | nothing: several URLs, or [`cluster(true)`](super::ClientBuilder::cluster), lead to one | `Server` | no |
 /// | `TRYAGAIN` | the slot is being moved, and some of several keys with it | again; what only reads them reads one by one | `Unavailable` | yes |
 /// | `BUSY` | a script runs for too long | again | `Unavailable` | yes |
 /// | `NOREPLICAS` | too few replicas follow (`min-replicas-to-write`) | again | `Unavailable` | yes |

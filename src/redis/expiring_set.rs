@@ -6,7 +6,13 @@ mod scores;
 mod scripts;
 
 use std::{
-    borrow::Borrow, fmt, marker::PhantomData, ops::RangeBounds, sync::Arc, time::SystemTime,
+    borrow::Borrow,
+    fmt,
+    marker::PhantomData,
+    ops::RangeBounds,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+    time::SystemTime,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -214,20 +220,20 @@ where
     ///
     /// # Errors
     ///
-    /// After [`Error::Decode`] the member is back, at the score that it had, unless somebody pushed it again
-    /// meanwhile.
+    /// After [`Error::Decode`], or a panic of what decodes it, the member is back, at the score that it had, unless
+    /// somebody pushed it again meanwhile.
     #[doc(alias = "ZPOPMIN")]
     pub async fn pop(&self) -> Result<Option<T>, Error> {
         let call = self.call(|scripts| &scripts.pop);
         let popped: Vec<Vec<u8>> = call.send_once(&self.state.client).await?;
         let [member, score] = &popped[..] else { return Ok(None) };
-        let decoded = self.decode(member);
+        let decoded = catch_unwind(AssertUnwindSafe(|| self.decode(member)));
         // Nobody would have it otherwise, not even a program that can read it.
-        if decoded.is_err() {
+        if !matches!(decoded, Ok(Ok(_))) {
             let call = self.call(|scripts| &scripts.put_back).arg(member).arg(score);
             let () = call.send_once(&self.state.client).await?;
         }
-        decoded.map(Some)
+        decoded.unwrap_or_else(|panic| resume_unwind(panic)).map(Some)
     }
 
     /// Takes `member` out; tells whether it was there.

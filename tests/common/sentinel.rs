@@ -21,6 +21,11 @@ pub(crate) struct Sentinel {
 impl Sentinel {
     /// Its replicas must be there already: else it is long until they are noticed.
     pub(crate) fn of(master: &Server) -> Self {
+        Self::with(master, "")
+    }
+
+    /// With more settings, of one line each.
+    pub(crate) fn with(master: &Server, more: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the sentinel");
         let file = folder.path().join("sentinel.conf");
         for _ in 0..10 {
@@ -29,7 +34,7 @@ impl Sentinel {
                 "port {port}\nbind 127.0.0.1\ndir {}\nlogfile log\n\
                  sentinel monitor main 127.0.0.1 {} 1\n\
                  sentinel down-after-milliseconds main 300\n\
-                 sentinel failover-timeout main 3000\n",
+                 sentinel failover-timeout main 3000\n{more}\n",
                 folder.path().display(),
                 master.port
             );

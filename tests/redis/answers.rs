@@ -34,6 +34,21 @@ async fn what_servers_say_is_sorted_as_the_table_says() {
         let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
         assert!(refused(&error) && !error.is_temporary(), "OOM: {error:?}");
 
+        let server = Server::start_with(&["--save", "3600 1", "--dbfilename", "taken"]);
+        let cache = hurried(&server, false).await;
+        cache.set("a".into(), 1).await.unwrap();
+        let folder = server.ask("CONFIG GET dir").lines().last().unwrap().to_owned();
+        std::fs::create_dir_all(format!("{folder}/taken/by this")).unwrap();
+        server.ask("BGSAVE");
+        let begin = Instant::now();
+        let error = loop {
+            match cache.set("a".into(), 1).await {
+                Ok(_) => assert!(begin.elapsed() < Duration::from_secs(60)),
+                Err(error) => break error,
+            }
+        };
+        assert!(refused(&error) && !error.is_temporary(), "MISCONF: {error:?}");
+
         let server = Server::start();
         server.ask("ACL SETUSER default -set");
         let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();

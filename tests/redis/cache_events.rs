@@ -8,6 +8,7 @@ use std::{
 
 use fleeting::redis::{Cache, Client, Error, Format, LosslessEvents};
 use futures::{StreamExt, future::join_all};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::{
     runtime::Runtime,
     sync::mpsc,
@@ -298,6 +299,42 @@ async fn a_value_that_does_not_decode_is_told_as_an_error_once() {
     let event = timeout(PATIENCE, all.recv()).await.unwrap().unwrap();
     assert_eq!(event.unwrap_err(), fleeting::Lagged(1));
     assert!(is_quiet(&mut events, LEASE + ms(200)).await, "it does not come again");
+}
+
+/// A value whose code does what it likes.
+#[derive(Debug, Serialize)]
+struct Wild(u64);
+
+impl<'de> Deserialize<'de> for Wild {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = u64::deserialize(deserializer)?;
+        assert_ne!(value, 13, "it can't be read");
+        Ok(Self(value))
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_panics_is_told_as_one_that_does_not_decode() {
+    let server = Server::start();
+    let numbers = cache(server.url()).await;
+    let client = connect(server.url()).await;
+    let wild: Cache<String, Wild> =
+        Cache::builder(&client, "c").events(HOUR).lease(LEASE).build().unwrap();
+    let mut events = wild.events_lossless("g").await.unwrap();
+    let mut all = wild.events().await.unwrap();
+    for n in [12, 13, 14] {
+        numbers.set("ada".into(), n).await.unwrap();
+        numbers.expire_now("ada").await.unwrap();
+        let event = timeout(PATIENCE, events.recv()).await.unwrap().expect("it goes on");
+        let broadcast = timeout(PATIENCE, all.recv()).await.unwrap().expect("it goes on");
+        match n {
+            13 => {
+                assert!(matches!(event, Err(Error::Decode { .. })), "{event:?}");
+                assert_eq!(broadcast.unwrap_err(), fleeting::Lagged(1));
+            }
+            _ => assert_eq!((event.unwrap().value.0, broadcast.unwrap().value.0), (n, n)),
+        }
+    }
 }
 
 #[tokio::test]
@@ -592,6 +629,31 @@ async fn after_a_shutdown_who_reads_fast_has_all_to_itself() {
         }
         assert_eq!(told.len(), 100);
         assert!(is_quiet(&mut others, lease).await, "they come twice");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_looks_seldom_keeps_what_it_holds() {
+    in_time(async || {
+        let server = Server::start();
+        let lease = ms(400);
+        let build = async |poll_every| {
+            let builder = Cache::<String, u64>::builder(&connect(server.url()).await, "c");
+            builder.events(HOUR).lease(lease).poll_every(poll_every).build().unwrap()
+        };
+        let (seldom, often) = (build(Duration::MAX).await, build(ms(20)).await);
+        drop(often.events_lossless("g").await.unwrap());
+        often.set("ada".into(), 1).await.unwrap();
+        often.expire_now("ada").await.unwrap();
+        let mut held = seldom.events_lossless("g").await.unwrap();
+        assert_eq!(next(&mut held).await.1, 1);
+        let mut others = often.events_lossless("g").await.unwrap();
+        assert!(is_quiet(&mut others, 3 * lease).await, "it is held");
+        seldom.shutdown().await;
+        assert!(is_quiet(&mut others, 3 * lease).await, "it is held after a shutdown");
+        drop(held);
+        assert_eq!(next(&mut others).await.1, 1);
     })
     .await;
 }

@@ -33,6 +33,67 @@ async fn one_url_is_a_server_and_several_are_a_cluster() {
 }
 
 #[tokio::test]
+async fn who_takes_a_node_for_a_server_is_told_so_at_once() {
+    let cluster = Cluster::start();
+    let client = Client::builder(&*cluster.urls()[0]).timeout(Duration::from_secs(3_600));
+    let client = client.connect().await.unwrap();
+    for near in [false, true] {
+        let builder = Cache::<String, u64>::builder(&client, "c");
+        let cache = if near { builder.near(10) } else { builder }.build().unwrap();
+        let mut refused = 0;
+        for n in 0..50 {
+            match cache.get(&n.to_string()).await {
+                Ok(value) => assert_eq!(value, None),
+                Err(error) => {
+                    assert!(matches!(error, Error::Server(_)), "{error:?}");
+                    assert!(!error.is_temporary());
+                    refused += 1;
+                }
+            }
+        }
+        assert!((1..50).contains(&refused), "{refused}");
+    }
+}
+
+/// As good as for ever.
+#[tokio::test]
+async fn no_time_is_too_long() {
+    let (server, cluster) = (Server::start(), Cluster::start());
+    for client in [Client::builder(server.url()), Client::builder(cluster.urls())] {
+        let client = client.timeout(Duration::MAX).connect_timeout(Duration::MAX);
+        let client = client.connect().await.unwrap();
+        let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        assert_eq!(cache.get("a").await.unwrap(), Some(1));
+    }
+}
+
+/// A path, and a database that is not the first.
+#[tokio::test]
+async fn a_url_may_name_a_path_or_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = Server::start_with(&["--unixsocket", path.to_str().unwrap()]);
+    let path = path.display();
+    for (url, database) in [
+        (format!("unix://{path}"), 0),
+        (format!("unix://{path}?db=4"), 4),
+        (format!("{}/3", server.url()), 3),
+    ] {
+        let client = Client::connect(&url).await.unwrap();
+        let near = Cache::<String, u32>::builder(&client, "numbers").near(10).build().unwrap();
+        assert_eq!(near.set("a".into(), 7).await.unwrap(), None);
+        let begin = Instant::now();
+        while near.stats().near_hits == 0 {
+            assert_eq!(near.get("a").await.unwrap(), Some(7));
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing is kept");
+        }
+        assert_eq!(near.len().await.unwrap(), 1);
+        assert!(server.ask("INFO keyspace").contains(&format!("db{database}:keys=1,")));
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_address_is_an_error_that_hides_the_password() {
     let error = Client::connect("postgres://user:secret@localhost").await.unwrap_err();
     assert!(matches!(error, Error::Address(_)), "{error:?}");
@@ -248,22 +309,6 @@ async fn many_who_ask_a_lazy_client_at_once_make_one_connection() {
     }
     callers.join_all().await;
     assert_eq!(proxy.made(), 1);
-}
-
-#[test]
-fn a_client_lives_longer_than_the_runtime_it_was_made_on() {
-    let server = Server::start();
-    let client = Client::lazy(server.url()).unwrap();
-    for n in 0..3 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let cache: Cache<String, u32> = Cache::new(&client, "numbers").unwrap();
-            // The connection is gone with its runtime, which the first call finds out.
-            let _ = cache.get("a").await;
-            cache.set("a".into(), n).await.unwrap();
-            assert_eq!(cache.get("a").await.unwrap(), Some(n));
-        });
-    }
 }
 
 #[tokio::test]

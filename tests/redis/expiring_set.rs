@@ -3,11 +3,14 @@
 
 use std::{
     collections::BTreeSet,
+    panic::AssertUnwindSafe,
     sync::OnceLock,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use fleeting::redis::{Client, Error, ExpiringSet, Format};
+use futures::FutureExt;
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::sleep;
 
 use crate::{
@@ -180,6 +183,27 @@ async fn what_does_not_decode_is_named_and_stays() {
     assert!(numbers.pop().await.is_err());
     assert!(plain::<i64>(&server, &["PTTL", KEY]).await > 0);
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("x"));
+}
+
+#[derive(Debug, Serialize)]
+struct Wild(u32);
+
+impl<'de> Deserialize<'de> for Wild {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("it can't be read");
+    }
+}
+
+#[tokio::test]
+async fn what_panics_when_it_is_popped_stays() {
+    let server = Server::start();
+    let client = client(server.url()).await;
+    let wild: ExpiringSet<Wild> = ExpiringSet::new(&client, "here", LONG).unwrap();
+    wild.push(Wild(7)).await.unwrap();
+    for _ in 0..2 {
+        assert!(AssertUnwindSafe(wild.pop()).catch_unwind().await.is_err());
+        assert_eq!(wild.len().await.unwrap(), 1);
+    }
 }
 
 #[tokio::test]

@@ -69,6 +69,37 @@ async fn sentinels_that_know_no_such_service_are_an_error() {
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
 }
 
+/// The master's login is not that of its sentinels, which stays when the other is changed.
+#[tokio::test]
+async fn sentinels_have_a_login_of_their_own() {
+    in_time(async || {
+        let master = Server::start_with(&["--requirepass", "one"]);
+        let sentinel = Sentinel::with(&master, "requirepass two\nsentinel auth-pass main one");
+        let url = |of_master: &str, of_sentinel: &str| {
+            let port = sentinel.port();
+            format!(
+                "redis+sentinel://{of_master}127.0.0.1:{port}/main?sentinel_password={of_sentinel}"
+            )
+        };
+        for wrong in [url(":one@", "one"), url(":two@", "two"), url("", "two")] {
+            let error = Client::connect(&wrong).await.unwrap_err();
+            assert!(matches!(error, Error::Connect(_)) && !error.is_temporary(), "{error:?}");
+        }
+        let client = Client::connect(url(":one@", "two")).await.unwrap();
+        let cache: Cache<String, u64> = Cache::new(&client, "c").unwrap();
+        cache.set("a".into(), 1).await.unwrap();
+        let plain = redis::Client::open(format!("redis://:one@127.0.0.1:{}", master.port()));
+        let mut plain = plain.unwrap().get_connection().unwrap();
+        let set = ["SET", "requirepass", "three"];
+        let () = redis::cmd("CONFIG").arg(&set).query(&mut plain).unwrap();
+        client.set_credentials(None, "three");
+        let () = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).query(&mut plain).unwrap();
+        let took = until_set(&cache, "a", || true).await;
+        assert!(took < recovery(), "{took:?}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_replica_that_takes_its_masters_place_is_found() {
     let mut cluster = Cluster::start();

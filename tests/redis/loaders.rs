@@ -15,6 +15,7 @@ use fleeting::{
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{
+    runtime::Runtime,
     sync::Notify,
     time::{sleep, timeout},
 };
@@ -349,4 +350,44 @@ async fn what_is_stale_is_returned_and_loaded_anew_once() {
         assert_eq!(cache.get_or_set_with("ada", ms(1), async || 5).await.unwrap(), 5);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_lease_may_be_for_ever() {
+    let server = Server::shared();
+    let client = connect(server.url()).await;
+    let cache = Cache::<String, u64>::builder(&client, "for-ever").lease(Duration::MAX);
+    let cache = cache.stale_while_revalidate(Duration::MAX).build().unwrap();
+    assert_eq!(cache.get_or_set_with("ada", HOUR, async || 1).await.unwrap(), 1);
+    let failed = cache.get_or_try_set_with("bob", HOUR, async || Err(())).await.unwrap();
+    assert_eq!(failed, Err(Arc::new(())));
+    // It was given back.
+    let again = cache.get_or_set_with("bob", HOUR, async || 2);
+    assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap(), 2);
+}
+
+/// Of a master whose clock was ahead, when one whose clock is right takes its place.
+#[test]
+fn a_clock_that_was_ahead_keeps_a_key_from_nobody() {
+    let server = Server::start_with_clock();
+    let build = async || {
+        let client = connect(server.url()).await;
+        let lease = Duration::from_millis(300);
+        Cache::<String, u64>::builder(&client, "ahead").lease(lease).build().unwrap()
+    };
+    let (dies, lives) = (Runtime::new().unwrap(), Runtime::new().unwrap());
+    let gate = Gate::default();
+    server.set_clock(HOUR);
+    dies.block_on(async {
+        begin(&build().await, "ada", &gate, 1);
+        gate.has_begun().await;
+    });
+    // It can't give the lease back.
+    dies.shutdown_background();
+    server.set_clock(Duration::ZERO);
+    lives.block_on(async {
+        let cache = build().await;
+        let load = cache.get_or_set_with("ada", HOUR, async || 2);
+        assert_eq!(timeout(PATIENCE / 4, load).await.expect("not for an hour").unwrap(), 2);
+    });
 }

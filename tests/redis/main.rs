@@ -40,6 +40,7 @@ mod rate_limiter_faults;
 mod rate_limiter_lines;
 mod rate_limiter_model;
 mod rights;
+mod runtimes;
 mod timeout_dict;
 mod timeout_dict_faults;
 mod timeout_dict_model;

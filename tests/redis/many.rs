@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::{
     loaders::kinds,
+    near::calls,
     servers::{Server, connect},
 };
 
@@ -76,4 +77,18 @@ async fn values_of_a_mebibyte_are_read_and_written_by_parts() {
     let values = cache.get_many(&keys).await.unwrap();
     assert!(values.into_iter().zip(0..).all(|(value, n)| value == Some(large(n))));
     cache.clear().await.unwrap();
+}
+
+/// All others wait while a script runs.
+#[tokio::test]
+async fn no_script_reads_more_than_a_thousand() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let cache: Cache<u64, u64> = Cache::new(&client, "many").unwrap();
+    cache.get_many(&[0]).await.unwrap();
+    let before = calls(&server, "evalsha").await;
+    let keys: Vec<u64> = (0..20_000).collect();
+    assert_eq!(cache.get_many(&keys).await.unwrap(), vec![None; keys.len()]);
+    // Of each of 16 shards, a thousand and the rest.
+    assert_eq!(calls(&server, "evalsha").await - before, 32);
 }

@@ -595,6 +595,25 @@ async fn other_credentials_are_used_for_it_too() {
     assert_eq!(keep(&near, "ada").await, Some(2));
 }
 
+/// Nor any task: one that held the cache would keep them.
+#[tokio::test]
+async fn what_is_dropped_leaves_no_connections() {
+    let server = Server::start();
+    let client = connect(server.url()).await;
+    let other: Cache<String, u64> = Cache::new(&client, "gone").unwrap();
+    other.set("ada".into(), 1).await.unwrap();
+    let connected = || server.ask("CLIENT LIST TYPE normal").matches("resp=3").count();
+    let before = connected();
+    for _ in 0..5 {
+        let near = lasting(&client, "gone").events(HOUR).build().unwrap();
+        assert_eq!(keep(&near, "ada").await, Some(1));
+        let _all = near.events().await.unwrap();
+        let _lossless = near.events_lossless("g").await.unwrap();
+        assert!(connected() > before);
+    }
+    until("they end", async || connected() == before).await;
+}
+
 #[tokio::test]
 async fn on_a_cluster_each_master_tells() {
     let mut cluster = Cluster::start();

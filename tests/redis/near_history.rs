@@ -1,7 +1,7 @@
 //! Four processes with a near cache each, whose connections are cut and go silent, which are stopped, and so is their server,
 //! which is replaced by its replica. Each checks that it never sees a version older than it has seen or written.
 //!
-//! `FLEETING_NEAR_SECONDS` makes it longer; a minute or so has ten million operations.
+//! `FLEETING_NEAR_SECONDS` makes it longer. With `--release` four minutes have ten million operations, on two cores.
 
 use std::{
     env, fs,

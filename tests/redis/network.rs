@@ -6,6 +6,7 @@ use fleeting::{
     Limit,
     redis::{Cache, Client, Error, Format, OnError, RateLimiter},
 };
+use futures::StreamExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use redis::cmd;
 use tokio::time::{sleep, timeout};
@@ -245,6 +246,73 @@ async fn large_answers_keep_no_limiter_waiting() {
         assert_eq!(limiter.stats().by_policy - before, 0);
         proxy.slow_down(0);
         assert_eq!(large.await.unwrap(), 4 << 20);
+    })
+    .await;
+}
+
+/// What reads many entries at once has a connection of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_batches_keep_no_verb_waiting() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let client = Client::builder(proxy.url()).timeout(ms(60_000)).connect().await.unwrap();
+        let cache: Cache<u64, Vec<u8>> =
+            Cache::builder(&client, "c").format(Format::Raw).build().unwrap();
+        cache.set_many((0..8).map(|n| (n, vec![7; 512 << 10])), None).await.unwrap();
+        cache.set(9, vec![9]).await.unwrap();
+        let keys: Vec<u64> = (0..8).collect();
+        proxy.slow_down(2 << 20);
+        let large = tokio::spawn({
+            let cache = cache.clone();
+            async move { cache.get_many(&keys).await.unwrap() }
+        });
+        let walk = tokio::spawn({
+            let cache = cache.clone();
+            async move { cache.values().count().await }
+        });
+        sleep(ms(50)).await;
+        for _ in 0..50 {
+            assert_eq!(cache.get(&9).await.unwrap(), Some(vec![9]));
+        }
+        assert!(!large.is_finished() && !walk.is_finished());
+        proxy.slow_down(0);
+        assert_eq!(large.await.unwrap().into_iter().flatten().count(), 8);
+        assert_eq!(walk.await.unwrap(), 9);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn subscribers_find_their_server_again_on_another_way() {
+    in_time(async || {
+        let server = Server::start();
+        let proxy = Proxy::to(server.port()).await;
+        let build = async |url: String| {
+            let client = Client::connect(url).await.unwrap();
+            let builder = Cache::<String, u64>::builder(&client, "c").events(60 * RECOVERY);
+            builder.poll_every(ms(10)).lease(ms(500)).build().unwrap()
+        };
+        let (silent, other) = (build(proxy.url()).await, build(server.url()).await);
+        let mut events = silent.events_lossless("g").await.unwrap();
+        let mut all = silent.events().await.unwrap();
+        for n in 0..2 {
+            other.set("a".into(), n).await.unwrap();
+            other.expire_now("a").await.unwrap();
+            let begin = Instant::now();
+            let event = timeout(6 * recovery(), all.next()).await.expect("never").unwrap();
+            assert_eq!(event.unwrap().value, n);
+            // That the server could not be asked is told too, once.
+            let event = loop {
+                if let Ok(event) = events.recv().await.unwrap() {
+                    break event;
+                }
+            };
+            assert_eq!(event.value, n);
+            // A lease may have to end first, of what was on its way.
+            assert!(begin.elapsed() < recovery() + ms(1_000), "{:?}", begin.elapsed());
+            proxy.silence();
+        }
     })
     .await;
 }

@@ -19,6 +19,9 @@ use super::{
     stats::{Counters, Counts},
 };
 
+/// As good as for ever: the server counts no further, nor does an `Instant`.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct CacheBuilder<K, V> {
@@ -134,7 +137,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Where `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
-        self.lease = lease;
+        self.lease = lease.min(LONGEST);
         self
     }
 
@@ -147,7 +150,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Where `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
-        self.poll_every = pause;
+        self.poll_every = pause.min(LONGEST);
         self
     }
 

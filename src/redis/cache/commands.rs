@@ -73,6 +73,9 @@ struct ShardKeys {
     told: Vec<u8>,
 }
 
+/// A script reads so many keys at most, as all others wait meanwhile.
+pub(super) const MANY: usize = 1_000;
+
 /// After so many bytes of values a script stops: all others wait meanwhile, and an answer that is too long for the time
 /// that a client gives it is none.
 const BATCH_BYTES: usize = 1 << 20;

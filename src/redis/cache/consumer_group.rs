@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
 use super::{
@@ -156,29 +156,33 @@ where
                 self.deliveries = None;
                 break;
             }
-            while let Ok(acknowledgement) = self.acknowledgements.try_recv() {
-                self.settle(acknowledgement);
-            }
+            self.settle_all();
             // No more than the channel has room for, whatever the shards have: what is read is delivered, or its
             // lease would be renewed here while nobody can have it.
             let room = self.room(&deliveries);
             if self.poll(room).await && self.room(&deliveries) > 0 {
                 continue;
             }
-            tokio::select! {
-                _ = stop.wait_for(|is_stopped| *is_stopped) => {}
-                () = deliveries.closed() => {}
-                () = sleep(poll_every) => {}
+            let look_at = Instant::now() + poll_every;
+            // Who looks seldom renews leases all the same.
+            while tokio::select! {
+                _ = stop.wait_for(|is_stopped| *is_stopped) => false,
+                () = deliveries.closed() => false,
+                () = sleep_until(look_at) => false,
+                () = sleep_until(self.renews_at()), if self.holds_any() => true,
+            } {
+                self.settle_all();
+                self.poll(0).await;
             }
         }
         // Leases are renewed and acks are sent for as long as somebody holds what came, however fast the acks come.
-        let mut poll_at = Instant::now();
+        let (mut poll_at, pause) = (Instant::now(), poll_every.min(self.lease / 3));
         loop {
             tokio::select! {
                 biased;
                 () = sleep_until(poll_at) => {
                     self.poll(0).await;
-                    poll_at = Instant::now() + poll_every;
+                    poll_at = Instant::now() + pause;
                 }
                 acknowledgement = self.acknowledgements.recv() => match acknowledgement {
                     Some(acknowledgement) => self.settle(acknowledgement),
@@ -194,6 +198,13 @@ where
         match self.waiting_bytes.load(Relaxed) {
             MANY_BYTES.. => 0,
             _ => (deliveries.capacity() / self.shards.len()).min(BATCH),
+        }
+    }
+
+    /// What the subscriber has answered by now.
+    fn settle_all(&mut self) {
+        while let Ok(acknowledgement) = self.acknowledgements.try_recv() {
+            self.settle(acknowledgement);
         }
     }
 
@@ -213,8 +224,7 @@ where
     /// Asks the shards in which there is something, or of which there is something to say, and takes up to `room` events
     /// from each; whether more may be had at once.
     async fn poll(&mut self, room: usize) -> bool {
-        // Two polls may fail before a lease is over.
-        let renews = self.leases_renewed.elapsed() >= self.lease / 3;
+        let renews = Instant::now() >= self.renews_at();
         if renews {
             self.leases_renewed = Instant::now();
         }
@@ -263,6 +273,15 @@ where
             let _ = deliveries.try_send(Delivery::Unreachable(error));
         }
         more && !self.is_unreachable
+    }
+
+    /// Two polls may fail before a lease is over.
+    fn renews_at(&self) -> Instant {
+        self.leases_renewed + self.lease / 3
+    }
+
+    fn holds_any(&self) -> bool {
+        self.shards.iter().any(|shard| !shard.leased.is_empty())
     }
 
     /// In the order in which `read_group.lua` reads its arguments.

@@ -1,6 +1,11 @@
 //! An expiration as the server's streams hold it, and how an [`Event`] is made of it.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -74,14 +79,26 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
             // Whoever hears of it finds nothing from before.
             feed.fall(&record.key);
         }
+        let (key, value) = self.key_and_value(record)?;
         let told_at = record.id.split('-').next().and_then(|at| at.parse().ok());
-        let name = || self.commands.keyspace.record(&record.key);
         Ok(Event {
-            key: decode_key(&record.key)?,
-            value: self.format.decode(&record.value, name)?,
+            key,
+            value,
             cause: Cause::Expired,
             deadline: now.instant(record.deadline),
             at: told_at.and_then(|at| now.instant(at)).unwrap_or(now.local),
+        })
+    }
+
+    /// What decodes them is of users. A panic would end the task, and come again for ever to all who take over.
+    fn key_and_value(&self, record: &EventRecord) -> Result<(K, V), Error> {
+        let name = || self.commands.keyspace.record(&record.key);
+        let decoded = catch_unwind(AssertUnwindSafe(|| {
+            Ok((decode_key(&record.key)?, self.format.decode(&record.value, name)?))
+        }));
+        decoded.unwrap_or_else(|_| {
+            let key = String::from_utf8_lossy(&name()).into_owned();
+            Err(Error::Decode { key, source: "what decodes it has panicked".into() })
         })
     }
 }

@@ -38,7 +38,8 @@ where
     ///
     /// One loader runs for a key, in all processes that share the cache, however many wait for it. The process whose loader
     /// runs has a lease on the key, which it renews. Where the call is dropped, or panics, it gives the lease back; where
-    /// the process dies, or is cut off from the server, the lease ends after [`lease`](super::CacheBuilder::lease).
+    /// the process dies, the runtime of the call is shut down, or the server can't be reached, the lease ends after
+    /// [`lease`](super::CacheBuilder::lease).
     /// Then another who waits goes on with its own loader.
     ///
     /// A hit costs what [`get`](Cache::get) does, a miss two round trips more. In each process one of those who wait for

@@ -14,7 +14,7 @@ use super::{
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
-    commands::Commands,
+    commands::{Commands, MANY},
     expiry::Expiry,
 };
 
@@ -31,8 +31,8 @@ where
 {
     /// The live values of `keys`, in their order (Redis: `MGET`).
     ///
-    /// One round trip for the keys of each of 16 shards, four of them at a time, and one more for each mebibyte of values;
-    /// with [`near`](super::CacheBuilder::near) as it says there. It is not atomic: each value is as of when its shard is looked at. Where another program has put something of
+    /// One round trip for the keys of each of 16 shards, four of them at a time, and one more for each mebibyte of values,
+    /// or a thousand keys; with [`near`](super::CacheBuilder::near) as it says there. It is not atomic: each value is as of when its shard is looked at. Where another program has put something of
     /// another type, there is none, as of `MGET`.
     ///
     /// ```no_run
@@ -119,12 +119,13 @@ where
     }
 }
 
-/// The live values of keys of one shard: of the first ones, as many as one answer holds.
+/// The live values of keys of one shard: of the first ones, as many as one script reads and one answer holds.
 pub(super) async fn read_page<K: AsRef<[u8]>>(
     commands: &Commands,
     keys: &[K],
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
+    let keys = &keys[..keys.len().min(MANY)];
     let page = commands.get_many(keys).divisible().send_idempotent(&client).await;
     let Err(Error::Unavailable(cause)) = &page else { return page };
     if !is_divided(cause) {

@@ -16,7 +16,7 @@ use std::{
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::{
@@ -26,15 +26,15 @@ use super::{
         error::is_divided,
         keyspace::{few_at_once, shard},
     },
-    commands::Commands,
+    commands::{Commands, MANY},
     flights::same,
     questions::{Answer, Asker, Key, Questions},
     stats::{Counts, NearStats},
 };
 use crate::{cache::Cache, engine::panics::caught};
 
-/// One script reads so many keys at most, as all others wait meanwhile.
-const MANY: usize = 1_000;
+/// Longer than a question takes by the client's timeout, as its task may be late.
+const LATE: Duration = Duration::from_millis(500);
 
 /// What the handles ask. As a trait, since only who builds a near cache says what values have to be for that.
 pub(super) trait Near<V>: Counts {
@@ -217,15 +217,28 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         asker.tell(Ok(value));
     }
 
-    /// What a question has come to.
-    async fn outcome(&self, key: &[u8], answer: Answer<V>) -> Result<Option<V>, Error> {
-        match answer.await {
-            Ok(answer) => match &*answer {
+    /// What a question has come to, which is our own or another's.
+    async fn outcome(
+        &self,
+        key: &[u8],
+        answer: Answer<V>,
+        is_own: bool,
+    ) -> Result<Option<V>, Error> {
+        let answer = match is_own {
+            true => answer.await.ok(),
+            // Another's may be on a runtime that nobody drives.
+            false => {
+                let until = self.commands.client.deadline(None) + LATE;
+                timeout_at(until, answer).await.ok().and_then(Result::ok)
+            }
+        };
+        match answer {
+            Some(answer) => match &*answer {
                 Ok(value) => Ok(value.clone()),
                 Err(error) => Err(same(error)),
             },
             // What decodes the value has panicked, or a runtime is gone: here it may do so in its caller's place.
-            Err(_) => {
+            None => {
                 let call = self.commands.get(key);
                 let value: Option<Vec<u8>> = call.send_idempotent(&self.commands.client).await?;
                 let record = || self.commands.keyspace.record(key);
@@ -256,12 +269,13 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
         async move {
             let (answer, asker) = self.questions.join(&key, &self.feed);
+            let is_own = asker.is_some();
             if let Some(asker) = asker {
                 // By a task of its own: nobody's drop ends it.
                 let near = self.clone();
                 tokio::spawn(async move { near.answer(asker).await });
             }
-            self.outcome(&key, answer).await
+            self.outcome(&key, answer, is_own).await
         }
         .boxed()
     }
@@ -274,7 +288,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
             let (mut answers, mut askers) = (Vec::with_capacity(keys.len()), Vec::new());
             for key in &keys {
                 let (answer, asker) = self.questions.join(key, &self.feed);
-                answers.push(answer);
+                answers.push((answer, asker.is_some()));
                 askers.extend(asker);
             }
             if !askers.is_empty() {
@@ -285,8 +299,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
                 });
             }
             let mut values = Vec::with_capacity(keys.len());
-            for (key, answer) in keys.iter().zip(answers) {
-                values.push(self.outcome(key, answer).await);
+            for (key, (answer, is_own)) in keys.iter().zip(answers) {
+                values.push(self.outcome(key, answer, is_own).await);
             }
             values
         }

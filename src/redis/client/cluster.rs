@@ -72,12 +72,14 @@ struct Range {
 
 impl Cluster {
     pub(super) fn new(dial: Arc<Dial>, seeds: Vec<ConnectionInfo>) -> Self {
+        // Nodes that are silent are asked one soon after the other.
+        let look = Joint::new(dial.timeout.saturating_mul(2));
         Self(Arc::new(State {
             dial,
             seeds,
             map: RwLock::new([].into()),
             nodes: Mutex::default(),
-            look: Joint::new(),
+            look,
             looked: Mutex::default(),
             next: AtomicUsize::new(0),
         }))

@@ -48,14 +48,17 @@ impl Connection {
             (Self::Server(server), _) => server,
         };
         let answer = server.on(lane).send(request, false).await;
-        if let Err(Error::Unavailable(error)) = &answer
-            && let Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) =
-                server_kind(error)
-        {
+        let Err(Error::Unavailable(error)) = answer else { return answer };
+        match server_kind(&error) {
+            // It belongs to a cluster, of which nobody told us: it stays so.
+            Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
+                return Err(Error::Server(error));
+            }
             // It is a replica. Its address, or its sentinels, may lead to the master by now.
-            server.renew();
+            Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => server.renew(),
+            _ => {}
         }
-        answer
+        Err(Error::Unavailable(error))
     }
 
     /// All servers that hold keys.

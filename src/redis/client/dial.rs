@@ -29,9 +29,12 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
+/// As good as for ever, and no overflow.
+pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 /// The settings that all connections of a client have in common.
 pub(super) struct Dial {
-    /// For all that it takes until a connection can be used.
+    /// For all that it takes until a connection can be used; not more than [`LONGEST`].
     pub(super) timeout: Duration,
     authority: Option<Vec<u8>>,
     login: Arc<Login>,
@@ -58,6 +61,7 @@ pub(super) struct Dialled {
 
 impl Dial {
     pub(super) fn new(timeout: Duration, authority: Option<Vec<u8>>) -> Self {
+        let timeout = timeout.min(LONGEST);
         Self { timeout, authority, login: Arc::default(), feed: None }
     }
 

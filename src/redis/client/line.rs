@@ -1,15 +1,18 @@
 //! One connection, and what tells whether its server still answers.
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicBool, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
+    time::Duration,
 };
 
 use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::dial::Dialled;
 
@@ -24,8 +27,8 @@ pub(super) struct Line {
     answers: AtomicU64,
     /// It has ended, and the next question would not be sent.
     has_ended: Arc<AtomicBool>,
-    /// It is being found out whether it is silent.
-    is_doubted: AtomicBool,
+    /// Since when it is being found out whether it is silent.
+    doubted: Mutex<Option<Instant>>,
     /// It was found to be, and nothing is sent on it any more.
     is_let_go: AtomicBool,
     let_go: Notify,
@@ -43,7 +46,7 @@ impl Line {
             version,
             answers: AtomicU64::new(0),
             has_ended,
-            is_doubted: AtomicBool::new(false),
+            doubted: Mutex::new(None),
             is_let_go: AtomicBool::new(false),
             let_go: Notify::new(),
         }
@@ -116,12 +119,17 @@ impl Line {
         }
     }
 
-    /// Whether nobody doubted it before.
-    pub(super) fn begin_doubt(&self) -> bool {
-        !self.is_doubted.swap(true, Relaxed)
+    /// Whether nobody else doubts it, who has begun to within the `longest` time that this takes.
+    pub(super) fn begin_doubt(&self, longest: Duration) -> bool {
+        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = doubted.is_none_or(|since| since.elapsed() >= longest);
+        if is_first {
+            *doubted = Some(Instant::now());
+        }
+        is_first
     }
 
     pub(super) fn end_doubt(&self) {
-        self.is_doubted.store(false, Relaxed);
+        *self.doubted.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -109,7 +109,7 @@ struct Question<'a> {
 
 impl Link {
     pub(super) fn new(route: Route) -> Self {
-        let (present, attempt) = (Mutex::default(), Joint::new());
+        let (present, attempt) = (Mutex::default(), Joint::new(route.dial.timeout));
         Self(Arc::new(State { route, present, attempt }))
     }
 
@@ -292,7 +292,8 @@ impl Link {
     fn doubt(&self, line: &Arc<Line>) {
         // Outside a runtime nobody can find out.
         let Ok(runtime) = Handle::try_current() else { return };
-        if !line.begin_doubt() {
+        // One that takes longer is on a runtime that nobody drives.
+        if !line.begin_doubt(2 * PING) {
             return;
         }
         let (link, line) = (Arc::downgrade(&self.0), line.clone());
