@@ -1,6 +1,9 @@
 //! What a body has cost when it has ended: to its end or, where the client hung up, as far as it went.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use super::limiter::LayerPermit;
 
@@ -27,8 +30,13 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            permit.settle_soon((self.cost)(self.bytes));
+        let Some(permit) = self.permit.take() else { return };
+        // Somebody's code, and a body may be dropped while its thread panics: a second panic would end the process.
+        match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
+            Ok(actual) => permit.settle_soon(actual),
+            Err(_) => {
+                tracing::error!("a panic in `charge_sent`: the request stays charged as it was")
+            }
         }
     }
 }

@@ -126,6 +126,43 @@ async fn a_body_is_charged_by_what_was_sent() {
     assert_eq!(remaining().await, 650, "it is not charged");
 }
 
+/// A connection may keep a body for long after its end, and the next request may be on another.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_charged_as_soon_as_it_has_ended() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all).charge_sent(|bytes| bytes as u32);
+    let stream = async || {
+        let pieces = (0..2).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 50]));
+        Body::from_stream(futures::stream::iter(pieces))
+    };
+    let whole = async || vec![0_u8; 100];
+    let app = Router::new().route("/stream", get(stream)).route("/whole", get(whole)).layer(layer);
+    let mut remaining = 1_000;
+    // Of a stream only its end tells that it was the last piece.
+    for (path, frames) in [("/whole", 1), ("/stream", 3)] {
+        let mut answer = ask(&app, get_path(path)).await;
+        for _ in 0..frames {
+            answer.body_mut().frame().await.transpose().unwrap();
+        }
+        remaining -= 100;
+        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}");
+        drop(answer);
+        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}: once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_panics_when_asked_what_a_body_costs_harms_no_answer() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .cost(|_| 10)
+        .charge_sent(|bytes| panic!("{bytes} bytes have no price"));
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(text(ask(&app, get_path("/")).await).await, "hello");
+    drop(ask(&app, get_path("/")).await);
+    assert_eq!(limiter.peek("all").await.remaining(), 980, "each stays charged as it was");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_in_order_until_it_passes() {
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).build();
