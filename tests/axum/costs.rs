@@ -338,3 +338,38 @@ async fn limits_that_change_are_told_of_at_once() {
     sleep(60 * SECOND).await;
     assert_eq!(ask(&app, get_path("/")).await.status(), 200);
 }
+
+/// Also by the second change, and behind another that waits; and the fields tell of the limits that let it in.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_goes_by_the_limits_as_they_change() {
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+    let layer = RateLimitLayer::new(limiter.clone(), all).wait(3_600 * SECOND);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let ask_once = || {
+        let app = app.clone();
+        tokio::spawn(async move { ask(&app, get_path("/")).await })
+    };
+    assert_eq!(ask_once().await.unwrap().status(), 200);
+    let start = Instant::now();
+    for (round, quota) in [(1, 3), (2, 5), (3, 7)] {
+        let waiting = [ask_once(), ask_once()];
+        sleep(SECOND).await;
+        limiter.set_limits([Limit::per_hour(quota).named(format!("round-{round}"))]);
+        let mut left_over = Vec::new();
+        for waiting in waiting {
+            let answer = waiting.await.unwrap();
+            assert_eq!((answer.status().as_u16(), start.elapsed()), (200, round * SECOND));
+            let told = policies(answer.headers());
+            let expected = (format!("round-{round}"), [Some(quota.into()), Some(3_600)]);
+            assert_eq!(told, [expected]);
+            left_over.push(left(answer.headers())[0].1[0]);
+        }
+        assert_eq!(left_over, [Some(1), Some(0)]);
+    }
+    // Who waits, and can't pass any more.
+    let waiting = ask_once();
+    sleep(SECOND).await;
+    limiter.set_limits([Limit::per_hour(1).named("less")]);
+    let answer = waiting.await.unwrap();
+    assert_eq!(policies(answer.headers())[0].0, "less");
+}
