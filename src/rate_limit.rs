@@ -142,7 +142,7 @@ macro_rules! dispatch {
         }
     };
 }
-#[cfg(feature = "axum")]
+#[cfg(any(feature = "axum", feature = "redis"))]
 use dispatch;
 
 impl<K, S> RateLimiter<K, S>

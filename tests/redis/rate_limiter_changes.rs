@@ -124,3 +124,17 @@ async fn a_server_that_is_away_changes_nothing() {
     assert!(limiter.set_limits([Limit::per_hour(9)]).await.is_err());
     assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
 }
+
+/// As in memory: what a call turns out to have cost is charged as the limits count that hold by then.
+#[tokio::test]
+async fn a_debt_is_counted_by_the_limits_that_hold() {
+    let server = Server::start();
+    for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 40)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limiter = builder.limit(Limit::per_hour(10)).build().unwrap();
+        let permit = limiter.check("ada").await.unwrap();
+        limiter.set_limits([Limit::per_hour(100)]).await.unwrap();
+        permit.settle(51).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), left, "{window:?}");
+    }
+}

@@ -46,9 +46,9 @@ impl LimiterState {
         if cost == 0 {
             // What it settles is charged then.
             let charges = PerLimit::Many([].into());
-            let limits = self.limit_args_of(plan, &own);
+            let plan = plan.map(|_| self.limit_args_of(plan, &own));
             let limiter = Arc::clone(self);
-            let charged = Charged::OnServer { limiter, subject, born: 0, charges, limits };
+            let charged = Charged::OnServer { limiter, subject, born: 0, charges, plan };
             let permit = Permit { charged, remaining: u32::MAX, cost };
             return Ok(Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) });
         }
@@ -80,8 +80,9 @@ impl LimiterState {
                 }
                 let least = remaining.iter().map(|quota| quota.remaining).min();
                 let limiter = Arc::clone(self);
+                let plan = plan.map(|_| args);
                 Ok(Permit {
-                    charged: Charged::OnServer { limiter, subject, born, charges, limits: args },
+                    charged: Charged::OnServer { limiter, subject, born, charges, plan },
                     remaining: least.unwrap_or(u32::MAX),
                     cost,
                 })
@@ -89,10 +90,7 @@ impl LimiterState {
             Outcome::Denied { limit, wait } => {
                 self.count_denial(&subject, limit);
                 let ready = Instant::now().checked_add(wait).map(Into::into);
-                let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
-                let exceeded = limits.iter().zip(&*remaining).filter(has_none);
-                let exceeded = exceeded.map(|(limit, _)| limit);
-                let several = Several::of(exceeded);
+                let several = exceeded(limits, &remaining, cost);
                 let limited = Limited::new(limits[limit].clone(), cost, ready, several);
                 if let Some((cache, at)) = lookup
                     && let Some(until) = asked_at.checked_add(wait)
@@ -147,8 +145,18 @@ fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
     Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
 }
 
+/// Those that have no room, where they are several.
+pub(super) fn exceeded(
+    limits: &[Limit],
+    remaining: &[Remaining],
+    cost: u32,
+) -> Option<Box<Several>> {
+    let each = limits.iter().zip(remaining);
+    Several::of(each.filter(|(_, left)| left.remaining < cost).map(|(limit, _)| limit))
+}
+
 /// At which place among `limits` the one is that denied.
-fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
+pub(super) fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
     limits.iter().position(|limit| limit == limited.limit()).unwrap_or(0)
 }
 
