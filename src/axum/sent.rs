@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use tokio::runtime::Handle;
+
 use super::limiter::LayerPermit;
 
 /// Charged when this is dropped.
@@ -13,13 +15,15 @@ pub(super) struct Sent {
     permit: Option<LayerPermit>,
     bytes: u64,
     cost: SentCostFn,
+    /// Of the request. Whatever thread drops the body may be of none.
+    runtime: Option<Handle>,
 }
 
 pub(super) type SentCostFn = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 
 impl Sent {
     pub(super) fn new(permit: LayerPermit, cost: SentCostFn) -> Self {
-        Self { permit: Some(permit), bytes: 0, cost }
+        Self { permit: Some(permit), bytes: 0, cost, runtime: Handle::try_current().ok() }
     }
 
     /// So many bytes more.
@@ -33,7 +37,7 @@ impl Drop for Sent {
         let Some(permit) = self.permit.take() else { return };
         // Somebody's code, and a body may be dropped while its thread panics: a second panic would end the process.
         match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
-            Ok(actual) => permit.settle_soon(actual),
+            Ok(actual) => permit.settle_soon(actual, &self.runtime),
             Err(_) => {
                 tracing::error!("a panic in `charge_sent`: the request stays charged as it was")
             }

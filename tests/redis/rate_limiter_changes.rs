@@ -10,7 +10,7 @@ use redis::AsyncCommands;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rate_limiter::{client, limited, strict};
-use crate::servers::Server;
+use crate::{clock::in_time, servers::Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -55,6 +55,23 @@ async fn limits_that_one_process_sets_hold_in_all() {
             assert!(limiter.check_n("eve", 40).await.is_ok(), "{window:?}");
         }
     }
+}
+
+/// Of two changes, the second comes right after the other process has looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_sees_new_limits_within_a_second() {
+    let server = Server::start();
+    let (one, other) =
+        (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
+    in_time(async || {
+        for quota in [11, 12] {
+            let limits = [Limit::per_hour(quota)];
+            one.set_limits(limits.clone()).await.unwrap();
+            let after = has(&other, &limits).await;
+            assert!(after < SECOND, "{after:?}");
+        }
+    })
+    .await;
 }
 
 /// What was denied by the old limits is not repeated by the new ones.

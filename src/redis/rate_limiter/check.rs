@@ -34,6 +34,17 @@ impl LimiterState {
         cost: u32,
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
+        self.decide_or_wait(subject, cost, plan, false).await
+    }
+
+    /// The same. Of who `waits` no denial is counted, as it may only be told to wait for longer.
+    pub(super) async fn decide_or_wait(
+        self: &Arc<Self>,
+        subject: Vec<u8>,
+        cost: u32,
+        plan: Option<&[Limit]>,
+        waits: bool,
+    ) -> Result<Decision, Error> {
         coop::proceed().await;
         let own = self.plan.present();
         let limits = plan.unwrap_or(&own.limits);
@@ -59,8 +70,10 @@ impl LimiterState {
         let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            self.count_denial(&subject, place_of(&denial.limited, limits));
-            self.counters.denied_locally.add(1);
+            if !waits {
+                self.count_denial(&subject, place_of(&denial.limited, limits));
+                self.counters.denied_locally.add(1);
+            }
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
         let args = self.limit_args_of(plan, &own);
@@ -69,7 +82,9 @@ impl LimiterState {
         let answer = call.within(self.timeout).send_once(&self.client);
         let Reply { outcome, remaining } = match self.ask_limits(answer, cost, &args).await {
             Ok(reply) => reply,
-            Err(error) => return self.decide_without_server(error, &subject, cost, limits).await,
+            Err(error) => {
+                return self.decide_without_server(error, &subject, cost, limits, waits).await;
+            }
         };
         let outcome = match outcome {
             Outcome::Charged { born, charges } => {
@@ -88,7 +103,9 @@ impl LimiterState {
                 })
             }
             Outcome::Denied { limit, wait } => {
-                self.count_denial(&subject, limit);
+                if !waits {
+                    self.count_denial(&subject, limit);
+                }
                 let ready = Instant::now().checked_add(wait).map(Into::into);
                 let several = exceeded(limits, &remaining, cost);
                 let limited = Limited::new(limits[limit].clone(), cost, ready, several);
@@ -113,6 +130,7 @@ impl LimiterState {
         subject: &[u8],
         cost: u32,
         limits: &[Limit],
+        waits: bool,
     ) -> Result<Decision, Error> {
         if !Fallback::is_for(&error) {
             return Err(error);
@@ -130,7 +148,8 @@ impl LimiterState {
         };
         match &decision.outcome {
             Ok(_) => self.counters.admitted.add(1),
-            Err(limited) => self.count_denial(subject, place_of(limited, limits)),
+            Err(limited) if !waits => self.count_denial(subject, place_of(limited, limits)),
+            Err(_) => {}
         }
         Ok(decision)
     }

@@ -66,12 +66,13 @@ impl LimiterState {
                 Ok(()) => {
                     // As long as the server may take, nobody thinks that it is not there.
                     waiter.asks_at(now.checked_add(self.timeout).unwrap_or(now));
-                    let decision = self.decide(subject.clone(), cost, plan).await?;
-                    let ready = match &decision.outcome {
-                        Ok(_) => return Ok(decision),
-                        Err(limited) => limited.ready_at(),
-                    };
+                    let decision = self.decide_or_wait(subject.clone(), cost, plan, true).await?;
+                    let Err(limited) = &decision.outcome else { return Ok(decision) };
+                    let ready = limited.ready_at();
                     let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
+                        if ready.is_some() {
+                            self.count_denial(&subject, place_of(limited, limits));
+                        }
                         return Ok(decision);
                     };
                     let at = self.wait.jittered(at, &mut rand::make_rng());
