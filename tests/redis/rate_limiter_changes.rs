@@ -74,6 +74,34 @@ async fn another_process_sees_new_limits_within_a_second() {
     .await;
 }
 
+/// As in memory, also where a part of the old window is longer than all of the new one.
+#[tokio::test]
+async fn a_shorter_window_frees_what_has_left_it() {
+    let server = Server::start();
+    for window in [Window::Log, Window::Buckets(10)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limits = [Limit::per_hour(4), Limit::per_hour(9)];
+        let limiter = limits.iter().fold(builder, |builder, limit| builder.limit(limit.clone()));
+        let limiter = limiter.build().unwrap();
+        for _ in 0..3 {
+            limiter.check("ada").await.unwrap();
+            limiter.check_with("bob", &limits[..1]).await.unwrap();
+        }
+        // The first call alone is not enough.
+        limiter.set_limits([Limit::per_second(1), Limit::per_minute(9)]).await.unwrap();
+        for key in ["ada", "bob"] {
+            let plan = &limiter.limits()[..if key == "bob" { 1 } else { 2 }];
+            let state = limiter.peek_with(key, plan).await.unwrap();
+            assert!(state.retry_after() < 2 * SECOND, "{window:?} {key}: {state:?}");
+            sleep(state.retry_after()).await;
+            let permit = limiter.check_with(key, plan).await.unwrap();
+            permit.refund().await.unwrap();
+        }
+        let left = limiter.peek("ada").await.unwrap().standings()[1].remaining();
+        assert_eq!(left, 6, "what was charged stays charged: {window:?}");
+    }
+}
+
 /// What was denied by the old limits is not repeated by the new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denial_that_is_remembered_ends_with_the_limits() {
