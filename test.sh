@@ -18,10 +18,13 @@ cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup c
 export RUSTDOCFLAGS="-D warnings"
 # All is built once.
 export CARGO_INCREMENTAL=0
+# Many tests wait for servers, disks and other processes, not for a processor.
+export RUST_TEST_THREADS=$((2 * $(nproc)))
 
-step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, Chromium, axe-core"
+step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
 valkey=$(scripts/servers.sh)
 scripts/python.sh
+scripts/prometheus.sh
 scripts/browser.sh
 
 step "formatting"
@@ -45,8 +48,8 @@ cargo test --locked --workspace --all-features
 step "the tests with a server, on Valkey, and meanwhile the interleavings"
 on_valkey=$(mktemp)
 # This Valkey is built without TLS.
-FLEETING_REDIS_SERVER=$valkey cargo test --locked --all-features --test redis \
-    -- --skip encrypted --test-threads $((2 * $(nproc))) >"$on_valkey" 2>&1 &
+FLEETING_REDIS_SERVER=$valkey cargo test --locked --workspace --all-features --test redis \
+    -- --skip encrypted >"$on_valkey" 2>&1 &
 trap 'kill %1 2>/dev/null || true; rm -f "$on_valkey"' EXIT
 RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
     --target-dir target/shuttle interleavings

@@ -1,14 +1,15 @@
 //! Ten million entries to a file and back, beside the same bytes written and read alone.
 //!
 //! `cargo bench --bench snapshot --features serde` (about 2 minutes, 3 GB of memory, 1 GB of disk; `-- FOLDER` says where,
-//! else the folder of temporary files). All is synced. Each in turns, three times; the table has the best of each. The
-//! processor time is of both threads, the one that copies and encodes and the one that writes, for each entry.
+//! else the folder of temporary files) writes docs/snapshot.md. `FLEETING_QUICK=1` makes it short, and writes nothing.
 //! While a snapshot is written, a thread reads: how late it was says how long locks were held.
 
 mod measure;
 
 use std::{
-    env, fs,
+    env,
+    fmt::Write as _,
+    fs,
     io::{Read, Write},
     path::Path,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -31,10 +32,16 @@ fn main() {
     let file = folder.join(format!("fleeting-{}.snapshot", std::process::id()));
     let runtime = Runtime::new().expect("a runtime");
     let cache = runtime.block_on(filled(entries));
-    println!(
-        "| | MB | written in s | the same bytes alone | times | processor time | alone | read in s | alone |"
+    let mut page = format!(
+        "# Snapshots\n\n\
+         Made by `cargo bench --bench snapshot --features serde`: {entries} sessions (a number, and a text of some 45 \
+         bytes) to a file and back, beside the same bytes written and read alone. All that is written is synced. In \
+         turns, {ROUNDS} times; the best of each.\n\n\
+         | | MB | written in s | alone | ratio | processor time for an entry | alone | read in s | alone | a reader \
+         meanwhile, at worst |\n|{}\n",
+        " --- |".repeat(10)
     );
-    println!("|{}", " --- |".repeat(9));
+    let mut most = 0.0;
     for is_compressed in [false, true] {
         let mut best = [Duration::MAX; 6];
         let mut bytes = Vec::new();
@@ -55,16 +62,32 @@ fn main() {
         }
         let [written, alone, processor, processor_alone, read, read_alone] =
             best.map(|best| best.as_secs_f64());
+        if !is_compressed {
+            most = bytes.len() as f64 / 1e6 / written;
+        }
         let each = |seconds: f64| format!("{:.0} ns", 1e9 * seconds / entries as f64);
-        println!(
-            "| {} | {} | {written:.2} | {alone:.2} | {:.2} | {} | {} | {read:.2} | {read_alone:.2} |",
+        writeln!(
+            page,
+            "| {} | {} | {written:.2} | {alone:.2} | {:.1} | {} | {} | {read:.2} | {read_alone:.2} | {} µs |",
             if is_compressed { "LZ4" } else { "plain" },
             bytes.len() / 1_000_000,
             written / alone,
             each(processor),
             each(processor_alone),
-        );
-        println!("\nA reader meanwhile waited {late:?} at most.\n");
+            late.as_micros(),
+        )
+        .expect("a string takes all");
+    }
+    writeln!(
+        page,
+        "\nThe processor time is of both threads: the one that copies and encodes, and the one that writes. One alone \
+         copies, so that the service has the other processors; a third of its time it waits for memory, as each value \
+         lies where it was made. Where a disk takes less than {most:.0} MB a second, a plain snapshot waits for the disk."
+    )
+    .expect("a string takes all");
+    println!("{page}");
+    if !measure::is_quick() {
+        fs::write("docs/snapshot.md", page).expect("docs/snapshot.md can be written");
     }
     let _ = fs::remove_file(&file);
 }

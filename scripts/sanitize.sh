@@ -66,6 +66,6 @@ memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
 ! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind misses a leak of 100 bytes"
 PROPTEST_CASES=50 \
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
-    cargo test --locked --all-features --test cache -- --quiet verbs:: streams:: model:: bounds::an_update bounds::whoever bounds::what_is
+    cargo test --locked --workspace --all-features --test cache -- --quiet verbs:: streams:: model:: bounds::an_update bounds::whoever bounds::what_is
 
 step "no bad access and no leak"

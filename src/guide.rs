@@ -146,6 +146,12 @@ pub mod measured {
     #[doc = include_str!("../docs/timeout-dict.md")]
     pub mod timeout_dict {}
 
+    #[doc = include_str!("../docs/snapshot.md")]
+    pub mod snapshot {}
+
+    #[doc = include_str!("../docs/dashboard.md")]
+    pub mod dashboard {}
+
     #[doc = include_str!("../docs/redis.md")]
     pub mod redis {}
 

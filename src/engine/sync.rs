@@ -4,12 +4,16 @@
 #[cfg(not(all(test, shuttle)))]
 mod primitives {
     pub(crate) use std::{
-        hint,
         sync::{Mutex, MutexGuard, atomic},
         thread,
     };
 
     pub(crate) use dashmap::{DashMap, RwLockReadGuard, RwLockWriteGuard};
+
+    /// Some ten nanoseconds each time, or some more.
+    pub(crate) fn spin(times: u32) {
+        (0..times).for_each(|_| std::hint::spin_loop());
+    }
 }
 
 #[cfg(all(test, shuttle))]
@@ -19,10 +23,14 @@ mod primitives {
     use dashmap::SharedValue;
     use hashbrown::raw::RawTable;
     pub(crate) use shuttle::{
-        hint,
         sync::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard, atomic},
         thread,
     };
+
+    /// However often, it is one turn for the others.
+    pub(crate) fn spin(_: u32) {
+        shuttle::hint::spin_loop();
+    }
 
     type Table<K, V> = RawTable<(K, SharedValue<V>)>;
 

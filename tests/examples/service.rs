@@ -18,6 +18,7 @@ use crate::{
     clock::{in_time, ms},
     example::{Service, example},
     http::{Client, Response},
+    promtool::ask_promtool,
 };
 
 /// For what must come, on a machine that does much else.
@@ -532,6 +533,7 @@ async fn prometheus_reads_its_figures() {
     ] {
         assert!(page.lines().any(|other| other == line), "no {line} in:\n{page}");
     }
+    ask_promtool(&page);
 }
 
 #[tokio::test]

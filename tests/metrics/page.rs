@@ -1,16 +1,12 @@
 //! The page as a whole: names, units and words as Prometheus and OpenMetrics want them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleeting::{Cache, ExpiringSet, Limit, RateLimiter, TimeoutDict};
 
-use crate::{SECOND, page, told};
+use crate::{SECOND, page, promtool::ask_promtool, told};
 
-/// What `promtool check metrics` asks for: see the docs of `promlint`.
+/// As `promtool check metrics` says, and by our own rules, which are stricter.
 #[tokio::test]
 async fn names_types_and_help_keep_to_the_conventions() {
     let cache: Cache<u64, u64> = Cache::builder().name("a \"quoted\" name\\").build();
@@ -62,21 +58,6 @@ async fn names_types_and_help_keep_to_the_conventions() {
             .find(|family| types.get(*family).is_some_and(|kind| kind == "histogram"));
         assert!(types.contains_key(family.unwrap_or(&sample)), "{sample} has no type");
     }
-}
-
-/// Where `FLEETING_PROMTOOL` says where it is.
-fn ask_promtool(page: &str) {
-    let Some(promtool) = std::env::var_os("FLEETING_PROMTOOL") else { return };
-    let mut child = Command::new(promtool)
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool can be run");
-    child.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "promtool says:\n{said}\nof:\n{page}");
 }
 
 /// Nobody has to ask: a thread tells.

@@ -5,18 +5,26 @@
 //!    has lost its processor gets one, and who waits keeps nobody waiting.
 //! 3. It sleeps for so long and no longer. So a gate bounds what a writer waits, and is no lock: whoever holds the
 //!    shard already, and comes again, is let in.
+//!
+//! Before it closes the gate, a writer tries again for some microseconds. Among those who hold the lock for a hundred
+//! nanoseconds it stays away longer each time: each try takes the lock's line of memory away from who holds it, and who is
+//! left alone with it writes a dozen times before the other comes. Who holds the lock for microseconds, again and again,
+//! says so; then it looks often, as it would miss the moments between.
 
 use std::time::Duration;
 
 use crate::engine::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering::Relaxed},
-    hint, thread,
+    spin, thread,
 };
 
-/// How often a writer tries before it closes the gate. Most who hold the lock do so for a hundred nanoseconds, and two
-/// writers who just meet need no queue.
-const TRIES: u32 = 40;
+/// How often a writer spins before it closes the gate: two who just meet need no queue.
+const PATIENCE: u32 = 300;
+
+/// How often between two tries: at most; and where the lock is held for long.
+const MOST_SPINS: u32 = 64;
+const FEW_SPINS: u32 = 4;
 
 /// How often whoever looks again and again stays on its processor; then it naps between two looks, as those who hold
 /// the lock may be waiting for one. (To yield would not do: a scheduler that is fair gives it back.)
@@ -34,6 +42,8 @@ pub(super) struct Gate {
     closed: AtomicBool,
     /// Of those who close it.
     turn: Mutex<()>,
+    /// Who holds the lock does so for microseconds. A hint.
+    is_long: AtomicBool,
 }
 
 impl Gate {
@@ -45,14 +55,24 @@ impl Gate {
         }
     }
 
+    /// Says whether the lock is held for microseconds.
+    #[inline]
+    pub(super) fn set_long(&self, is_long: bool) {
+        self.is_long.store(is_long, Relaxed);
+    }
+
     /// Locks what could not be locked at once.
     #[cold]
     pub(super) fn write<T>(&self, try_lock: impl Fn() -> Option<T>, lock: impl FnOnce() -> T) -> T {
-        for _ in 0..TRIES {
-            hint::spin_loop();
+        let (mut spins, mut spun) = (1, 0);
+        while spun < PATIENCE {
+            spin(spins);
             if let Some(locked) = try_lock() {
                 return locked;
             }
+            spun += spins;
+            let most = if self.is_long.load(Relaxed) { FEW_SPINS } else { MOST_SPINS };
+            spins = most.min(2 * spins);
         }
         let turn = self.turn.lock().expect("nothing panics while it waits for a lock");
         self.closed.store(true, Relaxed);
@@ -95,5 +115,5 @@ impl Gate {
 
 fn pause(looks: &mut u32) {
     *looks += 1;
-    if *looks < SPINS { hint::spin_loop() } else { thread::sleep(NAP) }
+    if *looks < SPINS { spin(1) } else { thread::sleep(NAP) }
 }

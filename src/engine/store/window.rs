@@ -117,6 +117,12 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         Some(self.locked(index, table))
     }
 
+    /// Says whether who locks the shard, or has it locked, holds it for microseconds.
+    #[inline]
+    pub(super) fn set_long(&self, index: usize, is_long: bool) {
+        self.gates[index].set_long(is_long);
+    }
+
     #[inline]
     fn locked<'a>(
         &'a self,
