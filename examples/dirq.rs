@@ -36,7 +36,8 @@
 //! # What can't be done
 //!
 //! `drain`, `watch`, `convert`, `dead` and `purge` tell on stderr of what they can't read, move or take away, leave it, and
-//! do the rest. The other commands end at the first element, or line of stdin, that is bad; with `--skip-bad` they tell of
+//! do the rest. What others have locked, what rests after a failure, and what is dead, `drain`, `watch` and `convert` leave;
+//! `convert` says how many these are. The other commands end at the first element, or line of stdin, that is bad; with `--skip-bad` they tell of
 //! it and go on, too.
 //!
 //! | status | when |
@@ -295,18 +296,22 @@ async fn run(args: &Args) -> Result<bool, Failure> {
         }
         Command::Dead { queue, remove } => {
             let queue = open(queue).await?;
-            let bar = progress(Some(queue.dead_len().await?));
-            match &queue {
+            if let Either::Normal(queue, _) = &queue {
+                must_have_schema(queue)?;
+            }
+            if !remove {
+                return print_dead(&queue).await;
+            }
+            let bar = progress(None);
+            let removed = match &queue {
                 Either::Simple(queue) => {
-                    let take = async |max| queue.take_dead(max).await;
-                    print_dead(take, |bytes| of_bytes(bytes), *remove, &bar).await?;
+                    remove_dead(async |max| queue.take_dead(max).await, |b| of_bytes(b), &bar).await
                 }
                 Either::Normal(queue, _) => {
-                    must_have_schema(queue)?;
-                    print_dead(async |max| queue.take_dead(max).await, of_element, *remove, &bar)
-                        .await?;
+                    remove_dead(async |max| queue.take_dead(max).await, of_element, &bar).await
                 }
-            }
+            };
+            return tell_of_the_rest(&queue, removed).await;
         }
         Command::Retry { queue, names, delay } => {
             let queue = open(queue).await?;
@@ -433,7 +438,7 @@ impl Either {
     async fn must_lock(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
         match is_locked || self.lock(name).await? {
             true => Ok(()),
-            false => Err(format!("{name} is locked by somebody else, or gone").into()),
+            false => Err(is_taken(name)),
         }
     }
 
@@ -447,16 +452,8 @@ impl Either {
         Ok(())
     }
 
-    async fn dead_len(&self) -> Result<u64, Failure> {
-        Ok(either!(self, queue => queue.dead_len().await?))
-    }
-
-    /// The names of some that are dead, and that nobody else works on.
-    async fn some_dead(&self) -> Result<Vec<Name>, Failure> {
-        Ok(either!(self, queue => {
-            let dead = queue.take_dead(DEAD_AT_ONCE).await?;
-            dead.iter().map(|letter| *letter.name()).collect()
-        }))
+    async fn dead(&self) -> Result<Vec<(Name, u32)>, Failure> {
+        Ok(either!(self, queue => queue.dead().await?))
     }
 
     async fn revive(&self, name: &Name, delay: Duration) -> Result<bool, Failure> {
@@ -465,12 +462,13 @@ impl Either {
 
     /// Locks an element as long as that takes, unless it is.
     async fn read(&self, name: &Name, is_locked: bool) -> Result<Json, Failure> {
-        self.must_lock(name, is_locked).await?;
-        let element = self.get(name).await;
-        if !is_locked {
-            self.unlock(name).await?;
-        }
-        element
+        let read = match self {
+            Self::Simple(queue) if is_locked => Some(of_bytes(&queue.get(name).await?)),
+            Self::Simple(queue) => queue.get_element(name).await?.map(|bytes| of_bytes(&bytes)),
+            Self::Normal(queue, _) if is_locked => Some(of_element(&queue.get(name).await?)),
+            Self::Normal(queue, _) => queue.get_element(name).await?.map(|e| of_element(&e)),
+        };
+        read.ok_or_else(|| is_taken(name))
     }
 
     async fn peek(&self, name: &Name) -> Result<Json, Failure> {
@@ -479,13 +477,6 @@ impl Either {
             Self::Normal(queue, _) => queue.peek(name).await?.map(|element| of_element(&element)),
         };
         element.ok_or_else(|| format!("{name} is gone").into())
-    }
-
-    async fn get(&self, name: &Name) -> Result<Json, Failure> {
-        Ok(match self {
-            Self::Simple(queue) => of_bytes(&queue.get(name).await?),
-            Self::Normal(queue, _) => of_element(&queue.get(name).await?),
-        })
     }
 
     async fn take_out(&self, name: &Name, is_locked: bool) -> Result<(), Failure> {
@@ -506,49 +497,77 @@ impl Args {
     }
 }
 
-/// How many dead letters are held at once.
-const DEAD_AT_ONCE: usize = 64;
+/// How many dead letters are held at once: to find the next, all are listed.
+const DEAD_AT_ONCE: usize = 512;
 
-async fn print_dead<T: Send + 'static>(
+fn is_taken(name: &Name) -> Failure {
+    format!("{name} is locked by somebody else, or gone").into()
+}
+
+/// Prints the dead letters; false where some can't be read.
+async fn print_dead(queue: &Either) -> Result<bool, Failure> {
+    let dead = queue.dead().await?;
+    let bar = progress(Some(dead.len() as u64));
+    let mut all = true;
+    for (name, attempts) in dead {
+        match queue.peek(&name).await {
+            Ok(element) => {
+                say(&json!({ "name": name, "attempts": attempts, "element": element }))?;
+            }
+            Err(failure) => {
+                bar.suspend(|| complain(&*failure));
+                all = false;
+            }
+        }
+        bar.inc(1);
+    }
+    Ok(all)
+}
+
+/// The same, and removes each. What somebody else has locked stays.
+async fn remove_dead<T: Send + 'static>(
     take: impl AsyncFn(usize) -> Result<Vec<Lock<T>>, fleeting::dirq::Error>,
     to_json: impl Fn(&T) -> Json,
-    remove: bool,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    // Those that are only printed are held until the end: given back, they would come again.
-    let at_once = if remove { DEAD_AT_ONCE } else { usize::MAX };
     loop {
-        let dead = take(at_once).await?;
+        let dead = take(DEAD_AT_ONCE).await?;
+        if dead.is_empty() {
+            return Ok(());
+        }
         for letter in &dead {
             let (name, attempts) = (letter.name(), letter.attempts());
             let element = to_json(letter.value());
             say(&json!({ "name": name, "attempts": attempts, "element": element }))?;
             bar.inc(1);
         }
-        if !remove || dead.is_empty() {
-            return Ok(());
-        }
         Lock::ack_all(dead).await?;
     }
 }
 
+/// Tells of all that can't be read, where one of it ended `done`; false where there is some.
+async fn tell_of_the_rest(queue: &Either, done: Result<(), Failure>) -> Result<bool, Failure> {
+    let Err(failure) = done else { return Ok(true) };
+    let mut told = false;
+    for (name, _) in queue.dead().await? {
+        if let Err(failure) = queue.peek(&name).await {
+            complain(&*failure);
+            told = true;
+        }
+    }
+    if told { Ok(false) } else { Err(failure) }
+}
+
 /// Lets all that is dead come again, unless some are named; false where one of these was not dead.
 async fn revive(queue: &Either, names: &[Name], delay: Duration) -> Result<bool, Failure> {
-    let mut all = true;
+    let (mut all, mut names) = (true, names.to_vec());
+    if names.is_empty() {
+        names.extend(queue.dead().await?.into_iter().map(|(name, _)| name));
+    }
     for name in names {
-        let revived = queue.revive(name, delay).await?;
+        let revived = queue.revive(&name, delay).await?;
         say(&json!({ "name": name, "revived": revived }))?;
         all &= revived;
-    }
-    while names.is_empty() {
-        let dead = queue.some_dead().await?;
-        if dead.is_empty() {
-            break;
-        }
-        for name in dead {
-            let revived = queue.revive(&name, delay).await?;
-            say(&json!({ "name": name, "revived": revived }))?;
-        }
     }
     Ok(all)
 }
@@ -599,7 +618,7 @@ impl Unreadable {
 /// False where some elements stay, as they have no form in the other queue.
 async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool, Failure> {
     let bar = progress(Some(from.count().await?));
-    let (mut all, mut unreadable) = (true, Unreadable::default());
+    let (mut told, mut unreadable) = (0, Unreadable::default());
     match (from, to) {
         (Either::Simple(from), Either::Normal(to, types)) => {
             let mut locks = from.locked();
@@ -614,7 +633,7 @@ async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool
                     Ok(element) => to.add(element).await.map_err(Failure::from),
                     Err(failure) => Err(failure),
                 };
-                all &= finish(lock, moved, &bar).await?;
+                told += u64::from(!finish(lock, moved, &bar).await?);
             }
         }
         (Either::Normal(from, _), Either::Simple(to)) => {
@@ -629,12 +648,18 @@ async fn convert(from: &Either, to: &Either, field: Option<&str>) -> Result<bool
                     Ok(body) => to.add(body).await.map_err(Failure::from),
                     Err(failure) => Err(failure),
                 };
-                all &= finish(lock, moved, &bar).await?;
+                told += u64::from(!finish(lock, moved, &bar).await?);
             }
         }
         _ => unreachable!("the kinds were made to differ"),
     }
-    Ok(all && unreadable.0.is_empty())
+    told += unreadable.0.len() as u64;
+    // Those that others have locked, that rest, or are dead, and those that came meanwhile.
+    let silent = from.count().await?.saturating_sub(told);
+    if silent > 0 {
+        eprintln!("{silent} elements stay: they are locked, rest, are dead, or came meanwhile");
+    }
+    Ok(told + silent == 0)
 }
 
 /// Else each of its elements is an error.

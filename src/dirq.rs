@@ -77,8 +77,9 @@
 //! that directory has it all forgotten, as where a clock was wrong. A crash of the machine may lose what was known last,
 //! also with [`sync`](QueueSimpleBuilder::sync).
 //!
-//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. A queue that
-//! is opened without these settings counts nothing but `retry_in`.
+//! To count costs two or three calls to the file system a delivery, and on a disk nothing is locked ahead. Each walk, and
+//! each look of a `watch`, begins with a look at all that is known: dead letters that nobody takes away make it slower. A
+//! queue that is opened without these settings counts nothing but `retry_in`.
 //!
 //! # Cost
 //!
@@ -108,7 +109,7 @@
 //! | there | here |
 //! | --- | --- |
 //! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple) with the same, then `open()`. A `rndhex` above 15 is an error, and not taken modulo 16 |
-//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements`; [`Schema::new`] of pairs, or parsed from a text |
+//! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements` for `maxelts`; [`Schema::new`] of pairs, or parsed from a text |
 //! | `add(data)`, `enqueue(data)` | `add` of a [`QueueSimple`]; that of a [`Queue`] takes an [`Element`]. Text is not encoded by itself: give its UTF-8 |
 //! | `add_path(path)` | [`add_path`](QueueSimple::add_path) |
 //! | `for name in q`, `q.names()`, `q.first()`, `q.next()` | [`names()`](QueueSimple::names), a [`Walk`]: ask it for the [`next`](Walk::next), and for a new one to begin anew. A queue has no cursor, so that clones don't share one (`copy()`) |
@@ -119,7 +120,7 @@
 //! | `unlock(name, permissive=True)` | the same, where [`Error::NotLocked`] is passed over |
 //! | `get(name)`, `get_path(name)` | [`get`](QueueSimple::get), [`get_path`](QueueSimple::get_path): an error where it is not locked |
 //! | `remove(name)` | [`remove`](QueueSimple::remove) |
-//! | `dequeue(name)`, `get_element(name)` | [`dequeue`](Queue::dequeue), [`get_element`](Queue::get_element): `None` in the place of `QueueLockError` |
+//! | `dequeue(name)`, `get_element(name)` | [`dequeue`](Queue::dequeue), [`get_element`](DirQueue::get_element): `None` in the place of `QueueLockError` |
 //! | `touch(name)` | [`touch`](QueueSimple::touch) |
 //! | `purge(maxtemp, maxlock)` | [`purge`](QueueSimple::purge) of a [`Purge`]. It spares young elements in `temporary`, which Python's takes when they are empty, and says what it did |
 //! | `QueueSet(q1, q2)`, `add`, `remove`, iteration | [`QueueSet::new`], [`add`](QueueSet::add), [`remove`](QueueSet::remove), [`names`](QueueSet::names): by time, where Python goes by directory |

@@ -19,6 +19,8 @@ impl<P: Protocol> DirQueue<P> {
     /// do as ever, but [`locked`](Self::locked) and [`watch`](Self::watch) of all processes that use this library pass it over, until
     /// it is [revived](Self::revive). Who acks what this returns takes it out; what is given back stays dead.
     ///
+    /// Each call costs a list of all that were given out and not acked: where there are many, take many at once.
+    ///
     /// # Errors
     ///
     /// As [`lock`](Self::lock) and [`get`](Self::get), of the first that can't be locked or read, where there is no
@@ -35,7 +37,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// async fn bury(queue: QueueSimple) -> Result<(), Error> {
     ///     loop {
-    ///         let dead = queue.take_dead(64).await?;
+    ///         let dead = queue.take_dead(500).await?;
     ///         if dead.is_empty() {
     ///             return Ok(());
     ///         }
@@ -49,10 +51,19 @@ impl<P: Protocol> DirQueue<P> {
     pub async fn take_dead(&self, max: usize) -> Result<Vec<Lock<P::Payload>>, Error> {
         run("list", Work::Long, &self.protocol, move |queue| {
             let (mut taken, mut failed) = (Vec::new(), None);
-            for (name, record) in dead(queue.as_ref())? {
+            let Some(records) = Records::open(queue.root())? else { return Ok(taken) };
+            for found in records.iter()? {
                 if taken.len() >= max {
                     break;
                 }
+                let (name, record) = match found {
+                    Ok(found) if found.1.is_dead() => found,
+                    Ok(_) => continue,
+                    Err(error) => {
+                        failed = failed.or(Some(error));
+                        continue;
+                    }
+                };
                 let deliver = || {
                     // Somebody may have revived it since it was listed.
                     let records = Records::open(queue.root()).ok().flatten()?;
@@ -74,21 +85,36 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
+    /// The elements that are dead, locked ones included, in the order of their names, each with how often it was given
+    /// out. Costs a look at each that was given out and not acked.
+    ///
+    /// For a look at them: [`peek`](Self::peek) reads one without its lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub async fn dead(&self) -> Result<Vec<(Name, u32)>, Error> {
+        run("list", Work::Long, &self.protocol, |queue| {
+            let mut found = Vec::new();
+            let Some(records) = Records::open(queue.root())? else { return Ok(found) };
+            for (name, record) in records.list()? {
+                // Another implementation may have removed it.
+                if record.is_dead() && is_there(queue.root(), &name)? {
+                    found.push((name, record.attempts));
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
     /// How many elements are dead, locked ones included. Costs a look at each that was given out and not acked.
     ///
     /// # Errors
     ///
     /// [`Error::Io`].
     pub async fn dead_len(&self) -> Result<u64, Error> {
-        run("count", Work::Long, &self.protocol, |queue| {
-            let mut count = 0;
-            for (name, _) in dead(queue.as_ref())? {
-                // Another implementation may have removed it.
-                count += u64::from(is_there(queue.root(), &name)?);
-            }
-            Ok(count)
-        })
-        .await
+        Ok(self.dead().await?.len() as u64)
     }
 
     /// Lets an element that is dead come again in `delay`, as if it had never failed; false where it is gone, or not
@@ -135,12 +161,4 @@ impl<P: Protocol> DirQueue<P> {
         })
         .await
     }
-}
-
-/// The elements that are dead, some of which may be gone.
-fn dead<P: Protocol>(queue: &P) -> Result<Vec<(Name, Record)>, Error> {
-    let Some(records) = Records::open(queue.root())? else { return Ok(Vec::new()) };
-    let mut found = records.list()?;
-    found.retain(|(_, record)| record.is_dead());
-    Ok(found)
 }

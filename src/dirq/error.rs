@@ -150,8 +150,8 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The queue has as many elements as it may have ([`max_elements`](super::QueueSimpleBuilder::max_elements)), or
-    /// would have more.
+    /// The queue has as many elements as it may have ([`max_elements`](super::QueueSimpleBuilder::max_elements) of a
+    /// simple queue, [`max_total`](super::QueueBuilder::max_total) of a normal one), or would have more.
     #[error("the queue {} is full: it may have {max_elements} elements", path.display())]
     Full {
         /// The queue.

@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use super::{
     Error, Name,
@@ -127,21 +127,20 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn ack_all(locks: impl IntoIterator<Item = Self>) -> Result<(), Error> {
-        let guards: Vec<_> = locks.into_iter().map(|lock| lock.guard).collect();
-        let Some(first) = guards.first() else { return Ok(()) };
-        let queue = first.queue().clone();
+        let guards = locks.into_iter().map(|lock| lock.guard);
+        let (in_place, others): (Vec<_>, Vec<_>) =
+            guards.partition(|guard| guard.queue().root().in_memory());
+        let mut done = Ok(());
         // In place, each of them lets others run before it begins, and all at once would not.
-        if queue.root().in_memory() {
-            let mut done = Ok(());
-            for guard in guards {
-                done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
-            }
-            return done;
+        for guard in in_place {
+            let queue = guard.queue().clone();
+            done = done.and(run("remove", Work::Short, &queue, move |_| guard.remove()).await);
         }
-        run("remove", Work::Long, &queue, move |_| {
-            guards.into_iter().map(LockGuard::remove).fold(Ok(()), Result::and)
-        })
-        .await
+        let Some(queue) = others.first().map(|guard| guard.queue().clone()) else { return done };
+        let removed = run("remove", Work::Long, &queue, move |_| {
+            others.into_iter().map(LockGuard::remove).fold(Ok(()), Result::and)
+        });
+        done.and(removed.await)
     }
 
     /// Gives the lock back: the element stays, and comes again; where deliveries are counted, when its backoff is over.
@@ -206,7 +205,7 @@ impl<T: Send + 'static> Lock<T> {
         run("touch", Work::Short, self.guard.queue(), move |queue| queue.renew(&name)).await
     }
 
-    /// Does long work, and makes the lock's age zero `every` so often until it is done.
+    /// Does long work, and makes the lock's age zero `every` so often until it is done. Less than a millisecond is one.
     ///
     /// # Errors
     ///
@@ -237,10 +236,12 @@ impl<T: Send + 'static> Lock<T> {
         every: Duration,
         work: impl Future<Output = R>,
     ) -> Result<R, Error> {
+        // A shorter interval would be a busy loop.
+        let every = every.max(Duration::from_millis(1));
         let beat = async {
             loop {
                 // Not an interval: a system that is too slow to keep up need not hurry after.
-                sleep_until(Instant::now() + every).await;
+                sleep(every).await;
                 if let Err(error) = self.touch().await {
                     return error;
                 }

@@ -17,8 +17,7 @@ use self::{
 };
 use super::{
     DirQueue, Element, Error, Name, Schema,
-    blocking::{Work, run, run_blocking, run_read},
-    lock_guard::LockGuard,
+    blocking::{Work, run, run_blocking},
     root::Options,
 };
 
@@ -88,8 +87,8 @@ impl DirQueue<Normal> {
     /// # Errors
     ///
     /// [`Error::NoSchema`]; [`Error::UnexpectedField`], [`Error::MissingField`] and [`Error::WrongType`] where
-    /// it is not as the schema says; [`Error::TooLarge`]; [`Error::Io`], as on a full disk. Each leaves nothing behind.
-    /// But where only the last step of [`sync`](QueueBuilder::sync) failed, the element is there: [`Error::Partial`]
+    /// it is not as the schema says; [`Error::TooLarge`]; [`Error::Full`]; [`Error::Io`], as on a full disk. Each leaves
+    /// nothing behind. But where only the last step of [`sync`](QueueBuilder::sync) failed, the element is there: [`Error::Partial`]
     /// has its name.
     ///
     /// # Cancel safety
@@ -98,7 +97,12 @@ impl DirQueue<Normal> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
         let length = self.protocol.length_of_add(&element);
-        run("add to", length, &self.protocol, move |queue| queue.add(element)).await
+        let room = self.room(1).await?;
+        run("add to", length, &self.protocol, move |queue| {
+            let _room = room;
+            queue.add(element)
+        })
+        .await
     }
 
     /// Adds the elements, in their order, at once: quicker than one by one.
@@ -108,8 +112,8 @@ impl DirQueue<Normal> {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). [`Error::Partial`] names those that are there: all, where only
-    /// [`sync`](QueueBuilder::sync) failed, or those before one that could not be added.
+    /// As [`add`](Self::add); [`Error::Full`] where there is no room for all. [`Error::Partial`] names those that are
+    /// there: all, where only [`sync`](QueueBuilder::sync) failed, or those before one that could not be added.
     ///
     /// # Cancel safety
     ///
@@ -119,22 +123,10 @@ impl DirQueue<Normal> {
         elements: impl IntoIterator<Item = Element>,
     ) -> Result<Vec<Name>, Error> {
         let elements: Vec<_> = elements.into_iter().collect();
-        run("add to", Work::Long, &self.protocol, move |queue| queue.add_many(elements)).await
-    }
-
-    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
-    pub async fn get_element(&self, name: &Name) -> Result<Option<Element>, Error> {
-        let name = *name;
-        name.check()?;
-        run_read("read", &self.protocol, move |queue, limit| {
-            let taken = LockGuard::take(queue, &queue.root.opener(), name, limit)?;
-            let Some((guard, element)) = taken else { return Ok(None) };
-            guard.unlock(None)?;
-            Ok(Some(element))
+        let room = self.room(elements.len() as u64).await?;
+        run("add to", Work::Long, &self.protocol, move |queue| {
+            let _room = room;
+            queue.add_many(elements)
         })
         .await
     }
@@ -159,9 +151,31 @@ impl QueueBuilder {
 
     /// How many elements there may be in a directory before the next is begun. Defaults to 16,000.
     ///
-    /// It is about: each process that adds counts what is there from time to time, and not at each add.
+    /// It is about: each process that adds counts what is there from time to time, and not at each add. How many the
+    /// whole queue may have says [`max_total`](Self::max_total).
     pub fn max_elements(mut self, max_elements: u32) -> Self {
         self.max_elements = max_elements;
+        self
+    }
+
+    /// How many elements the queue may have, in all its directories: an add that would make it more is refused
+    /// ([`Error::Full`]), or [waits](Self::wait_for_room). Zero refuses all. Defaults to no bound.
+    ///
+    /// It counts all that is there, locked and dead elements included. Of one process, with its clones, it is exact.
+    /// Several that add, or other implementations, who don't know of it, may add some more: each counts anew when it has
+    /// added an eighth of the room that there was, as to count is to look at each element.
+    pub fn max_total(mut self, max_total: u64) -> Self {
+        self.options.max_elements = Some(max_total);
+        self
+    }
+
+    /// Lets adds wait while there is no room for them, and look for it `every` so often, in the order of asking. What is
+    /// more than the queue may ever have is refused all the same. Defaults to none: they are refused.
+    ///
+    /// Then [`add`](DirQueue::add) and its like need a runtime with time. One that waits, and is kept without being polled,
+    /// holds up those behind it.
+    pub fn wait_for_room(mut self, every: Duration) -> Self {
+        self.options.wait_for_room = Some(every);
         self
     }
 

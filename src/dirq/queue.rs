@@ -4,10 +4,12 @@
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
+use tokio::time::sleep;
 
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
+    bound::Room,
     lock_guard::LockGuard,
     protocol::Protocol,
     records::Records,
@@ -184,6 +186,23 @@ impl<P: Protocol> DirQueue<P> {
         self.reads("read", name, P::peek).await
     }
 
+    /// Locks an element, reads it and unlocks it; none where somebody else has the lock, or it is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock) and [`get`](Self::get). The lock is given back.
+    pub async fn get_element(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
+        let name = *name;
+        name.check()?;
+        run_read("read", &self.protocol, move |queue, limit| {
+            let taken = LockGuard::take(queue, &queue.root().opener(), name, limit)?;
+            let Some((guard, element)) = taken else { return Ok(None) };
+            guard.unlock(None)?;
+            Ok(Some(element))
+        })
+        .await
+    }
+
     /// Locks an element, reads it and removes it; none where somebody else has the lock, or it is gone.
     ///
     /// # Errors
@@ -250,6 +269,32 @@ impl<P: Protocol> DirQueue<P> {
             Ok(report)
         })
         .await
+    }
+
+    /// Room for so many elements more, where there is a bound; waits for it, if it is to.
+    pub(super) async fn room(&self, count: u64) -> Result<Option<Room>, Error> {
+        let Some(bound) = &self.protocol.root().bound else { return Ok(None) };
+        if let Some(room) = bound.known_room(count) {
+            return Ok(Some(room));
+        }
+        let _turn = bound.turn.acquire().await.expect("nobody closes it");
+        loop {
+            let counted = bound.clone();
+            let look = run("count", Work::Long, &self.protocol, move |queue| {
+                counted.room(count, || queue.count())
+            });
+            if let Some(room) = look.await? {
+                return Ok(Some(room));
+            }
+            match bound.look_every {
+                // More than there may ever be is never waited for.
+                Some(every) if count <= bound.max => sleep(every).await,
+                _ => {
+                    let path = self.path().to_owned();
+                    return Err(Error::Full { path, max_elements: bound.max });
+                }
+            }
+        }
     }
 
     /// Does what reads an element.

@@ -85,17 +85,19 @@ impl Records {
 
     /// All of them, in the order of their elements' names.
     pub(super) fn list(&self) -> Result<Vec<(Name, Record)>, Error> {
+        self.iter()?.collect()
+    }
+
+    /// The same, each read as it is asked for: who wants few pays for the names of all, and for the texts of few.
+    pub(super) fn iter(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<(Name, Record), Error>> + '_, Error> {
         let mut names = self.names()?;
         names.sort_unstable();
         // A draft has the name of its record, too.
         names.dedup();
-        let mut found = Vec::with_capacity(names.len());
-        for name in names {
-            if let Some(record) = self.get(&name)? {
-                found.push((name, record));
-            }
-        }
-        Ok(found)
+        let read = |name| Some(self.get(&name).transpose()?.map(|record| (name, record)));
+        Ok(names.into_iter().filter_map(read))
     }
 
     /// None where there is none, or something else.

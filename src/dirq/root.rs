@@ -10,6 +10,7 @@ use std::{
     io,
     path::{Path, PathBuf, absolute},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use rand::{RngExt, make_rng, rngs::SmallRng};
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 
 use super::{
     Error, Name,
+    bound::Bound,
     counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
@@ -37,6 +39,9 @@ pub(super) struct Options {
     pub(super) max_size: u64,
     /// None where deliveries are not counted.
     pub(super) retries: Option<Retries>,
+    /// None where it may have any number.
+    pub(super) max_elements: Option<u64>,
+    pub(super) wait_for_room: Option<Duration>,
 }
 
 impl Options {
@@ -48,6 +53,8 @@ impl Options {
             sync: false,
             max_size: 1 << 30,
             retries: None,
+            max_elements: None,
+            wait_for_room: None,
         }
     }
 
@@ -59,7 +66,8 @@ impl Options {
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
     /// there.
     pub(super) fn open(self, always: &[&str]) -> Result<Root, Error> {
-        let Self { path, umask, rnd_hex, sync, max_size, retries } = self;
+        let Self { path, umask, rnd_hex, sync, max_size, retries, max_elements, wait_for_room } =
+            self;
         if let Some(retries) = &retries {
             retries.check()?;
         }
@@ -86,6 +94,7 @@ impl Options {
             sync,
             max_size,
             retries,
+            bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
             names: NameGenerator::new(rnd_hex),
             id: id(&at_path),
             medium,
@@ -114,6 +123,8 @@ pub struct Root {
     pub(super) max_size: u64,
     /// None where deliveries are not counted.
     pub(super) retries: Option<Retries>,
+    /// None where it may have any number of elements.
+    pub(super) bound: Option<Arc<Bound>>,
     pub(super) names: NameGenerator,
     /// Device and inode, as two paths may lead to one queue.
     id: DirId,
@@ -362,6 +373,8 @@ fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
             (Err(error), _) => return Err(Error::io("make", path, error)),
         }
-        retries.spend(|| path.to_owned())?;
+        // The one above is there each time, and yet nothing can be made in it: most probably a link that leads nowhere.
+        let in_vain = |_| Error::io("make", path, Errno::NOENT);
+        retries.spend(|| path.to_owned()).map_err(in_vain)?;
     }
 }

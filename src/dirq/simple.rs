@@ -12,13 +12,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
-
 use self::layout::Simple;
 use super::{
     DirQueue, Error, Name,
     blocking::{Work, run, run_blocking},
-    bound::{Bound, Room},
     root::Options,
 };
 
@@ -76,8 +73,6 @@ impl DirQueue<Simple> {
         QueueSimpleBuilder {
             options: Options::new(path.as_ref()),
             granularity: Duration::from_secs(60),
-            max_elements: None,
-            wait_for_room: None,
         }
     }
 
@@ -174,31 +169,6 @@ impl DirQueue<Simple> {
     pub async fn get_path(&self, name: &Name) -> Result<PathBuf, Error> {
         self.on("look for", name, |queue, name| queue.get_path(name)).await
     }
-
-    /// Room for so many elements, where there is a bound; waits for it, if it is to.
-    async fn room(&self, count: u64) -> Result<Option<Room>, Error> {
-        let Some(bound) = &self.protocol.bound else { return Ok(None) };
-        loop {
-            if let Some(room) = bound.known_room(count) {
-                return Ok(Some(room));
-            }
-            let counted = bound.clone();
-            let look = run("count", Work::Long, &self.protocol, move |queue| {
-                counted.room(queue.as_ref(), count)
-            });
-            if let Some(room) = look.await? {
-                return Ok(Some(room));
-            }
-            match self.protocol.wait_for_room {
-                // More than there may ever be is never waited for.
-                Some(every) if count <= bound.max => sleep(every).await,
-                _ => {
-                    let path = self.path().to_owned();
-                    return Err(Error::Full { path, max_elements: bound.max });
-                }
-            }
-        }
-    }
 }
 
 /// Opens a [`QueueSimple`] otherwise than by default.
@@ -207,8 +177,6 @@ impl DirQueue<Simple> {
 pub struct QueueSimpleBuilder {
     options: Options,
     granularity: Duration,
-    max_elements: Option<u64>,
-    wait_for_room: Option<Duration>,
 }
 
 impl QueueSimpleBuilder {
@@ -234,16 +202,17 @@ impl QueueSimpleBuilder {
     /// Several that add, or other implementations, who don't know of it, may add some more: each counts anew when it has
     /// added an eighth of the room that there was, as to count is to look at each element.
     pub fn max_elements(mut self, max_elements: u64) -> Self {
-        self.max_elements = Some(max_elements);
+        self.options.max_elements = Some(max_elements);
         self
     }
 
-    /// Lets adds wait while there is no room for them, and look for it `every` so often. What is more than the queue may
-    /// ever have is refused all the same. Defaults to none: they are refused.
+    /// Lets adds wait while there is no room for them, and look for it `every` so often, in the order of asking. What is
+    /// more than the queue may ever have is refused all the same. Defaults to none: they are refused.
     ///
-    /// Then [`add`](DirQueue::add) and its like need a runtime with time.
+    /// Then [`add`](DirQueue::add) and its like need a runtime with time. One that waits, and is kept without being polled,
+    /// holds up those behind it.
     pub fn wait_for_room(mut self, every: Duration) -> Self {
-        self.wait_for_room = Some(every);
+        self.options.wait_for_room = Some(every);
         self
     }
 
@@ -296,7 +265,7 @@ impl QueueSimpleBuilder {
     ///
     /// [`Error::InvalidOption`], and [`Error::Io`] where the directory can't be made, or is none.
     pub async fn open(self) -> Result<QueueSimple, Error> {
-        let Self { options, granularity, max_elements, wait_for_room } = self;
+        let Self { options, granularity } = self;
         let whole = granularity.subsec_nanos() == 0;
         let Some(granularity) = u32::try_from(granularity.as_secs()).ok().filter(|_| whole) else {
             let reason =
@@ -305,9 +274,6 @@ impl QueueSimpleBuilder {
         };
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
-        // A shorter interval would be a busy loop.
-        let wait_for_room = wait_for_room.map(|every| every.max(Duration::from_millis(1)));
-        let bound = max_elements.map(Bound::new);
-        Ok(QueueSimple { protocol: Arc::new(Simple { root, granularity, bound, wait_for_room }) })
+        Ok(QueueSimple { protocol: Arc::new(Simple { root, granularity }) })
     }
 }

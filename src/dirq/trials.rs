@@ -3,13 +3,16 @@
 
 mod crash;
 mod defects;
+mod door;
 mod errors;
 mod meetings;
+mod network;
 
 use std::{
     cell::RefCell,
     collections::BTreeMap,
     fs::{self, File},
+    mem,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, SystemTime},

@@ -24,18 +24,7 @@ where
     ///
     /// [`Claim::ack`]: crate::Claim::ack
     pub async fn take_dead(&self, max: usize) -> Vec<(K, V)> {
-        coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
-        let mut taken = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while taken.len() < max
-                && let Some(entry) = entries.take_dead()
-            {
-                taken.push(entry);
-            }
-        });
-        taken
+        self.take(max, |entries, _| entries.take_dead()).await
     }
 
     /// How many entries are dead.

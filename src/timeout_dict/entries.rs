@@ -158,7 +158,10 @@ impl<K, V> Entries<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.find(Location::fold(hash), key).map(|location| self.entry(location).deadline)
+        self.find(Location::fold(hash), key).map(|location| match self.is_dead(location) {
+            true => Deadline::PERSISTENT,
+            false => self.entry(location).deadline,
+        })
     }
 
     /// Returns the deadline it had; none where there is no entry, or a dead one.
@@ -305,7 +308,7 @@ impl<K, V> Entries<K, V> {
             QueuedIn::Deadlines => self.deadlines.remove(entry.deadline, entry.sequence),
             QueuedIn::Leases => self.leases.remove(entry.lease_end, entry.claim),
             QueuedIn::Dead => {
-                self.dead.remove(entry.deadline, entry.sequence);
+                self.dead.remove(Deadline::PERSISTENT, entry.sequence);
                 self.dead_len -= 1;
             }
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{TimeoutDict, claim::Claim, entries::Entries};
-use crate::engine::coop;
+use crate::engine::{clock::LazyNow, coop};
 
 impl<K, V, S> TimeoutDict<K, V, S>
 where
@@ -19,18 +19,7 @@ where
     /// The dictionary is locked until all are out: choose `max` by how long others may wait for it. A future
     /// that is dropped before its end took nothing.
     pub async fn take_expired(&self, max: usize) -> Vec<(K, V)> {
-        coop::proceed().await;
-        let now = self.shared.clock.lazy_now();
-        let mut taken = Vec::new();
-        self.shared.with(|entries| {
-            entries.end_leases(&now);
-            while taken.len() < max
-                && let Some(entry) = entries.take_first(&now)
-            {
-                taken.push(entry);
-            }
-        });
-        taken
+        self.take(max, |entries, now| entries.take_first(now)).await
     }
 
     /// Lends at most `max` entries that are due for `lease`: at least once, as what is not acked by then
@@ -92,7 +81,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up took nothing, and those behind move up.
+    /// Cancel safe: who gives up took nothing, and those behind move up. A future that has waited, and is kept without
+    /// being polled, holds them up.
     ///
     /// ```
     /// use std::time::Duration;
@@ -128,7 +118,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: who gives up claimed nothing, and those behind move up.
+    /// Cancel safe: who gives up claimed nothing, and those behind move up. A future that has waited, and is kept without
+    /// being polled, holds them up.
     ///
     /// ```
     /// use std::time::Duration;
@@ -152,5 +143,24 @@ where
             Some(Claim::new(self.shared.clone(), claimed))
         };
         self.shared.next(claimed).await
+    }
+    /// Takes out at most `max` entries, each of which is the `next`.
+    pub(super) async fn take(
+        &self,
+        max: usize,
+        next: impl Fn(&mut Entries<K, V>, &LazyNow<'_>) -> Option<(K, V)>,
+    ) -> Vec<(K, V)> {
+        coop::proceed().await;
+        let now = self.shared.clock.lazy_now();
+        let mut taken = Vec::new();
+        self.shared.with(|entries| {
+            entries.end_leases(&now);
+            while taken.len() < max
+                && let Some(entry) = next(entries, &now)
+            {
+                taken.push(entry);
+            }
+        });
+        taken
     }
 }

@@ -405,3 +405,16 @@ async fn keep_alive_touches_every_so_often() {
     long.await.unwrap();
     assert!(age(&path) < HOUR / 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn any_interval_keeps_a_lock_alive() {
+    let (_dir, queue) = queue().await;
+    queue.add("x").await.unwrap();
+    let lock = queue.locked().next().await.unwrap().unwrap();
+    let path = lock_of(&queue, lock.name());
+    for every in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        make_old(&path, HOUR);
+        lock.keep_alive(every, sleep(Duration::from_secs(1))).await.unwrap();
+        assert_eq!(age(&path) < HOUR / 2, every < HOUR, "{every:?}");
+    }
+}

@@ -27,6 +27,7 @@ static WATCHES: tokio::sync::RwLock<()> = tokio::sync::RwLock::const_new(());
 /// On a disk, where a queue's calls are made on other threads.
 #[path = "."]
 mod on_disk {
+    mod bound;
     mod hostile;
     mod locked;
     mod python;
@@ -46,6 +47,7 @@ mod on_disk {
 #[cfg(target_os = "linux")]
 #[path = "."]
 mod in_memory {
+    mod bound;
     mod hostile;
     mod locked;
     mod python;

@@ -1,8 +1,9 @@
 //! Sets of directory queues, and the null queue.
 
-use std::{fs, time::Duration};
+use std::{fs, pin::pin, time::Duration};
 
-use fleeting::dirq::{Element, Error, Purge, Queue, QueueNull, QueueSet, QueueSimple};
+use fleeting::dirq::{Element, Error, Lock, Purge, Queue, QueueNull, QueueSet, QueueSimple};
+use futures::FutureExt;
 use tempfile::{TempDir, tempdir};
 use tokio::time::timeout;
 
@@ -124,6 +125,34 @@ async fn all_that_is_free_in_a_set_is_locked_in_the_order_of_time() {
         for (i, name) in added.iter().enumerate().filter(|(i, _)| i % 2 > 0) {
             assert_eq!(queues[i * 7 % 3].lock(name).await.unwrap(), i != 1);
         }
+    }
+}
+
+/// Who polls must not wait for the disk, though the first of the queues is in memory.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn elements_of_several_queues_are_acked_at_once_each_where_its_queue_is() {
+    let dirs =
+        [tempfile::tempdir_in("/dev/shm"), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))];
+    let mut queues = Vec::new();
+    for dir in &dirs {
+        let queue = QueueSimple::open(dir.as_ref().unwrap().path()).await.unwrap();
+        queue.add_many(["a", "b"]).await.unwrap();
+        queues.push(queue);
+    }
+    let mut jobs = QueueSet::new(queues.clone()).unwrap().locked();
+    let mut locks = Vec::new();
+    while let Some((_, lock)) = jobs.next().await.transpose().unwrap() {
+        locks.push(lock);
+    }
+    assert_eq!(locks.len(), 4);
+    let in_memory = |lock: &Lock<_>| queues[0].path().join(lock.name().to_string()).exists();
+    locks.sort_by_key(|lock| !in_memory(lock));
+    let mut ack = pin!(Lock::ack_all(locks));
+    assert!(ack.as_mut().now_or_never().is_none(), "what is on a disk is removed in place");
+    ack.await.unwrap();
+    for queue in &queues {
+        assert_eq!(queue.count().await.unwrap(), 0);
     }
 }
 

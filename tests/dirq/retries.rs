@@ -186,11 +186,17 @@ async fn the_dead_come_in_order_and_no_more_than_are_wanted() {
     let found: Vec<_> = first.iter().chain(&second).map(|lock| *lock.name()).collect();
     assert_eq!(found, names);
     assert!(queue.take_dead(0).await.unwrap().is_empty());
+    let listed: Vec<_> = names.iter().map(|name| (*name, 1)).collect();
+    assert_eq!(queue.dead().await.unwrap(), listed, "locked or not");
     drop((first, second));
     // One that can't be read is in nobody's way.
     fs::remove_file(queue.path().join(names[0].to_string())).unwrap();
     fs::create_dir(queue.path().join(names[0].to_string())).unwrap();
     assert_eq!(queue.take_dead(100).await.unwrap().len(), 9);
+    assert_eq!(queue.dead().await.unwrap(), listed);
+    let other = QueueSimple::open(queue.path()).await.unwrap();
+    assert!(other.dequeue(&names[9]).await.unwrap().is_some());
+    assert_eq!(queue.dead().await.unwrap(), listed[..9]);
 }
 
 #[tokio::test]

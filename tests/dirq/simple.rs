@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    io::ErrorKind,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -11,10 +12,7 @@ use std::{
 use fleeting::dirq::{Error, Name, Purge, QueueSimple};
 use tempfile::TempDir;
 
-use futures::future::join_all;
-use tokio::time::{sleep, timeout};
-
-use super::{IN_MEMORY, locked::SOON, tempdir};
+use super::{IN_MEMORY, tempdir};
 use crate::directory::{age, all, kind, make_old, name, tree};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -107,6 +105,17 @@ async fn what_needs_the_lock_says_so() {
     let error = queue.touch(&gone).await.unwrap_err();
     assert_eq!(kind(&error), Some(std::io::ErrorKind::NotFound));
     assert_eq!(queue.peek(&gone).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_element_is_locked_as_long_as_it_is_read() {
+    let (_dir, queue) = queue().await;
+    let name = queue.add("x").await.unwrap();
+    assert_eq!(queue.get_element(&name).await.unwrap().unwrap(), "x");
+    assert!(queue.lock(&name).await.unwrap(), "it is unlocked");
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is locked");
+    queue.remove(&name).await.unwrap();
+    assert_eq!(queue.get_element(&name).await.unwrap(), None, "it is gone");
 }
 
 #[tokio::test]
@@ -225,6 +234,18 @@ async fn the_granularity_is_that_of_directories() {
         assert_eq!(directory % seconds.max(1), 0);
         assert!(second - directory <= seconds.max(1), "{name} of {seconds}");
     }
+}
+
+/// As of a disk that is not mounted.
+#[tokio::test]
+async fn a_path_through_a_link_that_leads_nowhere_is_told() {
+    let dir = tempdir().unwrap();
+    let link = dir.path().join("link");
+    symlink(dir.path().join("nowhere"), &link).unwrap();
+    let error = QueueSimple::open(link.join("queue")).await.unwrap_err();
+    assert_eq!(kind(&error), Some(ErrorKind::NotFound), "{error:?}");
+    fs::create_dir(dir.path().join("nowhere")).unwrap();
+    QueueSimple::open(link.join("queue")).await.unwrap().add("x").await.unwrap();
 }
 
 #[tokio::test]
@@ -442,80 +463,4 @@ fn a_name_is_digits_and_nothing_else() {
         assert!(serde_json::from_value::<Name>(bad.into()).is_err());
     }
     assert!(name("00000001/ffffffffffffff") < name("00000002/00000000000000"));
-}
-
-fn is_full<T>(added: Result<T, Error>) -> bool {
-    matches!(added, Err(Error::Full { max_elements: 5, .. }))
-}
-
-#[tokio::test]
-async fn a_queue_that_is_full_refuses_what_is_more() {
-    let dir = tempdir().unwrap();
-    let builder = || QueueSimple::builder(dir.path().join("queue")).max_elements(5);
-    let queue = builder().open().await.unwrap();
-    let added = join_all((0..20).map(|i| queue.add(i.to_string()))).await;
-    assert_eq!(added.iter().filter(|added| added.is_ok()).count(), 5);
-    assert!(added.into_iter().all(|added| added.is_ok() || is_full(added)));
-    let file = dir.path().join("file");
-    fs::write(&file, "x").unwrap();
-    assert!(is_full(queue.add_path(&file).await) && file.exists());
-    assert!(is_full(queue.add_many(["a"]).await));
-    assert!(queue.add_many([""; 0]).await.unwrap().is_empty());
-    // Whoever opens it with such a bound finds it full, and who does not is not bound.
-    assert!(is_full(builder().open().await.unwrap().add("x").await));
-    QueueSimple::open(queue.path()).await.unwrap().add("x").await.unwrap();
-    let names = all(queue.names()).await;
-    assert_eq!(names.len(), 6);
-    for name in &names[..3] {
-        assert!(queue.lock(name).await.unwrap());
-        queue.remove(name).await.unwrap();
-    }
-    assert!(is_full(queue.add_many(["a", "b", "c"]).await), "all or none");
-    assert_eq!(queue.add_many(["a", "b"]).await.unwrap().len(), 2);
-    assert!(is_full(queue.add("x").await));
-    // What could not be added takes no room.
-    let missing = queue.dequeue(&names[3]).await;
-    assert!(missing.unwrap().is_some());
-    assert!(queue.add_path(dir.path().join("nowhere")).await.is_err());
-    queue.add("x").await.unwrap();
-    assert!(is_full(queue.add("x").await));
-}
-
-#[tokio::test]
-async fn a_queue_that_is_full_lets_who_wants_wait() {
-    let dir = tempdir().unwrap();
-    let queue = QueueSimple::builder(dir.path().join("queue")).max_elements(5);
-    let queue = queue.wait_for_room(Duration::from_millis(5)).open().await.unwrap();
-    assert!(is_full(queue.add_many(["x"; 6]).await), "it never has room");
-    queue.add_many(["x"; 5]).await.unwrap();
-    assert!(timeout(Duration::from_millis(50), queue.add("x")).await.is_err());
-    let producers = (0..4).map(|_| {
-        let queue = queue.clone();
-        tokio::spawn(async move {
-            for _ in 0..10 {
-                queue.add("x").await.unwrap();
-            }
-        })
-    });
-    let producers: Vec<_> = producers.collect();
-    let mut taken = 0;
-    while taken < 45 {
-        assert!(queue.count().await.unwrap() <= 5);
-        let mut jobs = queue.locked();
-        while let Some(job) = jobs.next().await.transpose().unwrap() {
-            job.ack().await.unwrap();
-            taken += 1;
-        }
-        sleep(Duration::from_millis(1)).await;
-    }
-    timeout(SOON, join_all(producers)).await.expect("all had room");
-    assert_eq!((taken, queue.count().await.unwrap()), (45, 0));
-}
-
-#[tokio::test]
-async fn a_queue_for_nothing_refuses_all() {
-    let (dir, _) = queue().await;
-    let queue = QueueSimple::builder(dir.path()).max_elements(0).wait_for_room(HOUR);
-    let queue = queue.open().await.unwrap();
-    assert!(matches!(queue.add("x").await, Err(Error::Full { max_elements: 0, .. })));
 }

@@ -462,6 +462,30 @@ fn a_drain_that_stops_loses_nothing_and_leaves_no_lock() {
     assert!((2_000..=2_001).contains(&(printed + rest)), "{printed} and {rest}");
 }
 
+#[test]
+fn long_commands_show_their_progress_on_a_terminal() {
+    let folder = folder();
+    let [from, to] = ["from", "to"].map(|name| path(&folder, name));
+    let lines = "{\"element\":\"x\"}\n".repeat(300);
+    let program = example("dirq");
+    let on_terminal = |args: &str| {
+        let command = format!("stty cols 80; {} {args} >/dev/null", program.display());
+        // Of util-linux: it gives a program a terminal, and prints what that would show.
+        Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output()
+    };
+    if on_terminal(&format!("count {from}")).is_err() {
+        println!("no `script` here: it is not tried");
+        return;
+    }
+    run_with(&["add", &from], &lines);
+    let convert = format!("convert --schema body:string --field body {from} {to}");
+    for command in [convert, format!("drain --schema body:string {to}")] {
+        let output = on_terminal(&command).expect("it was there");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && shown.contains(" of 300, "), "{command}: {shown}");
+    }
+}
+
 /// What a library's worker leaves that fails twice at each of so many jobs.
 fn fail(queue: &str, jobs: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -510,6 +534,49 @@ fn dead_letters_are_seen_removed_and_tried_again() {
     assert!(run(&["dead", queue]).is_empty());
     let listed = run(&["list", queue]);
     assert!(listed.iter().all(|line| name(line) != name(&more[0])) && listed.len() == 2);
+}
+
+/// What can't be read may be made good.
+#[test]
+fn a_dead_letter_that_can_not_be_read_is_told_of_and_may_come_again() {
+    let folder = folder();
+    let queue = &path(&folder, "queue");
+    let added = run(&["add", queue, "one", "two", "three", "four"]);
+    let names: Vec<_> = added.iter().map(name).collect();
+    fail(queue, 4);
+    for name in [names[0], names[2]] {
+        let file = folder.path().join("queue").join(name);
+        fs::remove_file(&file).expect("it is there");
+        fs::create_dir(&file).expect("its name is free");
+    }
+    for command in [&["dead", queue][..], &["dead", "--remove", queue]] {
+        let printed = output(command, "");
+        assert_eq!(elements(&lines(&printed)), ["two", "four"], "{command:?}");
+        assert_eq!(printed.status.code(), Some(1), "{command:?}");
+        let complaint = String::from_utf8(printed.stderr).expect("it is UTF-8");
+        assert_eq!(complaint.lines().count(), 2, "{complaint}");
+        assert!([names[0], names[2]].iter().all(|name| complaint.contains(name)), "{complaint}");
+        assert!(output(&[&["--skip-bad"], command].concat(), "").status.success());
+    }
+    let revived = run(&["retry", queue]);
+    assert_eq!(revived.iter().map(name).collect::<Vec<_>>(), [names[0], names[2]]);
+    assert!(run(&["dead", queue]).is_empty());
+}
+
+#[test]
+fn convert_tells_of_what_stays_where_it_is() {
+    let folder = folder();
+    let (from, to) = (&path(&folder, "from"), &path(&folder, "to"));
+    let added = run(&["add", from, "dead", "locked", "moves"]);
+    fail(from, 1);
+    run(&["lock", from, name(&added[1])]);
+    let converted =
+        output(&["--schema", "body:string", "convert", "--field", "body", from, to], "");
+    assert_eq!(converted.status.code(), Some(1));
+    assert_eq!(lines(&converted).len(), 1);
+    let complaint = String::from_utf8(converted.stderr).expect("it is UTF-8");
+    assert!(complaint.contains("2 elements stay") && complaint.lines().count() == 1, "{complaint}");
+    assert_eq!(run(&["count", from]), [json!({ "count": 2 })]);
 }
 
 #[test]

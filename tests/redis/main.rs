@@ -42,3 +42,4 @@ mod rate_limiter_model;
 mod rights;
 mod timeout_dict;
 mod timeout_dict_faults;
+mod timeout_dict_model;

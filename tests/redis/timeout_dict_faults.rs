@@ -12,6 +12,7 @@ use fleeting::{
     redis::{Client, Error, TimeoutDict},
 };
 use futures::future::join_all;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::sleep;
 
 use crate::{
@@ -497,4 +498,76 @@ async fn cut_connections(lease: Duration, takes: bool) -> Arc<Mutex<Seen>> {
         worker.await.unwrap();
     }
     seen
+}
+
+/// Nobody knows whether a claim whose answer was lost has failed until its lease is over; but it has once at most.
+#[tokio::test]
+async fn connections_that_are_cut_let_nothing_fail_too_often_or_for_ever() {
+    const COUNT: u32 = 150;
+    in_time(async || {
+        until_enough(async || {
+            let server = Server::start();
+            fill(&dict(&server).await, COUNT).await;
+            let seen = Arc::new(Mutex::new((Tries::new(), 0)));
+            let (mut workers, mut proxies) = (Vec::new(), Vec::new());
+            for seed in 0..3 {
+                let proxy = Proxy::to(server.port()).await;
+                let dict = Dict::builder(&client(proxy.url()).await, "logins");
+                let dict = dict.max_attempts(3).backoff(ms(1), ms(2)).build().unwrap();
+                workers.push(tokio::spawn(fail_now_and_then(dict, seed, seen.clone())));
+                proxies.push(proxy);
+            }
+            for round in 0..60 {
+                sleep((round % 7) * MILLI).await;
+                proxies[round as usize % 3].cut();
+            }
+            for worker in workers {
+                worker.await.unwrap();
+            }
+            let dict = dict(&server).await;
+            let dead = dict.take_dead(usize::MAX).await.unwrap();
+            assert!(dict.is_empty().await.unwrap(), "all the rest was acked");
+            let (tries, unanswered) = &*seen.lock().unwrap();
+            assert!(tries.values().flatten().all(|attempts| (1..=3).contains(attempts)));
+            assert!(!dead.is_empty() && dead.len() < COUNT as usize);
+            *unanswered > 0
+        })
+        .await;
+    })
+    .await;
+}
+
+/// The attempts that were made on each.
+type Tries = BTreeMap<u32, BTreeSet<u32>>;
+
+/// Works until all is acked or dead.
+async fn fail_now_and_then(dict: Dict, seed: u64, seen: Arc<Mutex<(Tries, u32)>>) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < 2 * LONG, "it does not come to an end");
+        for claim in dict.claim_expired(9, ms(100)).await.unwrap_or_default() {
+            let first =
+                seen.lock().unwrap().0.entry(*claim.value()).or_default().insert(claim.attempts());
+            assert!(first, "the attempt {} of {} is made twice", claim.attempts(), claim.key());
+            let ended = match random.random_range(0..4) {
+                0 => claim.ack().await,
+                1 => claim.retry_in(MILLI).await,
+                2 => claim.extend(Duration::ZERO).await,
+                _ => {
+                    drop(claim);
+                    continue;
+                }
+            };
+            if let Err(Error::Unanswered(_)) = ended {
+                seen.lock().unwrap().1 += 1;
+            }
+        }
+        if let (Ok(len), Ok(dead)) = (dict.len().await, dict.dead_len().await)
+            && len == dead
+        {
+            return;
+        }
+        sleep(MILLI).await;
+    }
 }

@@ -175,8 +175,7 @@ impl Model {
 
     fn bury(&mut self, key: Key) {
         let number = self.number();
-        let entry = self.get(key).expect("it is there");
-        (entry.dead, entry.deadline) = (Some(number), None);
+        self.get(key).expect("it is there").dead = Some(number);
     }
 
     /// Ends a claim. Tells of which key it was, and whether that needs another deadline.
@@ -303,7 +302,9 @@ impl Test {
                 assert_eq!(dict.contains_key(&key).await, model.get(key).is_some());
             }
             Op::Ttl(key) => {
-                let ttl = match model.get(key).map(|entry| entry.deadline) {
+                model.end_leases();
+                let deadline = |entry: &mut Entry| entry.deadline.filter(|_| entry.dead.is_none());
+                let ttl = match model.get(key).map(deadline) {
                     None => Ttl::Missing,
                     Some(None) => Ttl::Persistent,
                     Some(Some(deadline)) => {

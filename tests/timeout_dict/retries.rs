@@ -258,8 +258,10 @@ async fn who_is_late_may_still_ack_what_is_dead() {
         assert_eq!(dict.dead_len().await, 2);
         // A lease that is extended is one again, and its end is another.
         let claim = claims.pop().unwrap();
+        assert_eq!(dict.ttl("b").await, Ttl::Persistent);
         assert!(claim.extend(SECOND).await);
         assert_eq!(dict.dead_len().await, 1);
+        assert_eq!(dict.ttl("b").await, Ttl::Remaining(Duration::ZERO), "it lives, and is due");
         assert!(claim.retry_in(Duration::ZERO).await);
         assert_eq!(dict.take_dead(1).await, [("a", 0)]);
         assert!(!claims.pop().unwrap().ack().await);

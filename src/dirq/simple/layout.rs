@@ -6,10 +6,9 @@
 //!    through that link.
 //! 3. It leaves data first: without its lock, an element that is half removed could be locked once more.
 
-use std::{ffi::CStr, sync::Arc, time::Duration};
+use std::ffi::CStr;
 
 use crate::dirq::{
-    bound::Bound,
     file_name::{LOCK, TEMPORARY, element_of},
     root::Root,
 };
@@ -20,10 +19,6 @@ pub struct Simple {
     pub(super) root: Root,
     /// For how many seconds new elements go to the same directory.
     pub(super) granularity: u32,
-    /// None where it may have any number of elements.
-    pub(super) bound: Option<Arc<Bound>>,
-    /// How often who waits for room looks for it; none where nobody waits.
-    pub(super) wait_for_room: Option<Duration>,
 }
 
 /// What a file beside an element is, by its suffix.

@@ -81,7 +81,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up.
+    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up. A future that has waited, and is kept
+    /// without being polled, holds them up.
     pub async fn next_expired(&self) -> Result<(K, V), Error> {
         self.next(Collect::Take).await.map(taken)
     }
@@ -91,7 +92,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up.
+    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up. A future that has waited, and is kept
+    /// without being polled, holds them up.
     pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
         self.next(Collect::Claim { lease }).await.map(claimed)
     }

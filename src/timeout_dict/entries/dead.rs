@@ -42,7 +42,7 @@ impl<K, V> Entries<K, V> {
     pub(super) fn bury(&mut self, location: Location) {
         let sequence = self.next_sequence();
         let entry = self.entry_mut(location);
-        entry.deadline = Deadline::PERSISTENT;
+        // It keeps its deadline, since who is late may extend, too: then it lives, and is due.
         entry.sequence = sequence;
         entry.queued_in = QueuedIn::Dead;
         self.dead.insert(Timer { deadline: Deadline::PERSISTENT, sequence, location });

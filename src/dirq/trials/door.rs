@@ -1,0 +1,32 @@
+//! That there is one door to the file system: what goes by another is tried by no fault.
+
+use super::*;
+
+#[test]
+fn all_calls_to_the_file_system_go_by_one_door() {
+    let rooms = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dirq");
+    let is_code = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    let mut seen = 0;
+    for path in tree(&rooms).into_iter().filter(is_code) {
+        let inside = path.strip_prefix(&rooms).expect("it is below");
+        if inside.starts_with("trials") || inside.starts_with("trials.rs") {
+            continue;
+        }
+        seen += 1;
+        let code = fs::read_to_string(&path).expect("it can be read");
+        // Those at the end of a file.
+        let code = code.split("#[cfg(test)]\nmod tests").next().expect("there is a first part");
+        let is_comment = |line: &&str| line.trim().starts_with("//");
+        let code: Vec<_> = code.lines().filter(|line| !is_comment(line)).collect();
+        let code = code.join("\n");
+        let behind = inside.starts_with("fs") || inside.starts_with("fs.rs");
+        let ways: &[&str] = match behind {
+            true => &["std::fs", "tokio::fs"],
+            false => &["std::fs", "tokio::fs", "rustix::fs", " nix::", "File::", "libc"],
+        };
+        for way in ways {
+            assert!(!code.contains(way), "{} has a door of its own: {way}", inside.display());
+        }
+    }
+    assert!(seen > 30, "{seen} files are too few to be all");
+}
