@@ -35,6 +35,7 @@ mod settle;
 mod standing;
 mod stats;
 mod strangers;
+mod totals;
 mod until_ready;
 mod waiting;
 
@@ -142,7 +143,6 @@ macro_rules! dispatch {
         }
     };
 }
-#[cfg(feature = "axum")]
 use dispatch;
 
 impl<K, S> RateLimiter<K, S>
@@ -328,8 +328,9 @@ where
 
     /// Changes the limits, for all handles and from now on: a plan that was bought, a backend that is slow, a file
     /// that was read anew. What was charged stays charged, as the new limits count it; they are told apart by their
-    /// order, and one that is new begins with nothing in use. (By [`Window::Gcra`], a permit from before gives
-    /// nothing back.) Who waits is woken, and waits by the new limits. A call that is under way on another thread may
+    /// order, and one that is new begins with nothing in use. ([`Window::Gcra`] knows but a time: what keys of other
+    /// [plans](RateLimiter::check_with) have in use changes as that of all, and a permit from before gives nothing back.)
+    /// Who waits is woken, and waits by the new limits. A call that is under way on another thread may
     /// still be decided by the old ones, and is counted as long as those say.
     ///
     /// Where a window gets longer or shorter, all keys are gone through, at some tenths of a microsecond each, and
@@ -358,30 +359,6 @@ where
         let limits: Vec<Limit> = limits.into_iter().collect();
         assert!(!limits.is_empty(), "a rate limiter needs at least one limit, got none");
         dispatch!(&self.0, limiter => limiter.set_limits(limits));
-    }
-
-    /// What the limiter has decided and holds. O(shards).
-    pub fn stats(&self) -> LimiterStats {
-        dispatch!(&self.0, limiter => limiter.stats())
-    }
-
-    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
-    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
-    /// O(shards).
-    ///
-    /// ```
-    /// use fleeting::{Limit, RateLimiter};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let (burst, hourly) = (Limit::per_second(1).named("burst"), Limit::per_hour(9).named("hourly"));
-    /// let limiter = RateLimiter::<u32>::builder().limit(burst.clone()).limit(hourly.clone()).build();
-    /// assert!(limiter.check(&7).await.is_ok());
-    /// assert!(limiter.check(&7).await.is_err());
-    /// assert_eq!(limiter.denials(), [(burst, 1), (hourly, 0)]);
-    /// # }
-    /// ```
-    pub fn denials(&self) -> Vec<(Limit, u64)> {
-        dispatch!(&self.0, limiter => limiter.denials())
     }
 }
 

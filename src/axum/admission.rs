@@ -70,7 +70,10 @@ pub(super) struct Charged<K> {
 pub(super) struct Check<K> {
     key: K,
     cost: u32,
-    limits: Option<Arc<[Limit]>>,
+    /// `None` for the limiter's own, which may change while the request waits.
+    plan: Option<Arc<[Limit]>>,
+    /// What the limiter's own had changed to when the request came.
+    changed: Option<Arc<[Limit]>>,
     partition: Option<Box<str>>,
 }
 
@@ -101,8 +104,8 @@ where
                     self.check_by(key, cost, limits, parts)
                 }
                 Step::Wait(check, limiter, max_wait) => {
-                    let (limits, start) = (check.limits.as_deref(), Instant::now());
-                    let wait = limiter.wait(&check.key, check.cost, limits, max_wait);
+                    let (plan, start) = (check.plan.as_deref(), Instant::now());
+                    let wait = limiter.wait(&check.key, check.cost, plan, max_wait);
                     let (decided, remaining, has_waited) = wait.await;
                     let permit = decided.map(LayerPermit::Memory);
                     let waited = has_waited.then(|| start.elapsed());
@@ -110,8 +113,8 @@ where
                 }
                 #[cfg(feature = "redis")]
                 Step::Ask(check, redis) => {
-                    let (limits, max_wait) = (check.limits.as_deref(), self.max_wait());
-                    match redis.decide(&check.key, check.cost, limits, max_wait).await {
+                    let (plan, max_wait) = (check.plan.as_deref(), self.max_wait());
+                    match redis.decide(&check.key, check.cost, plan, max_wait).await {
                         Ok(decision) => return self.conclude(check, decision, parts),
                         Err(_) if self.shadow => return ControlFlow::Continue(None),
                         Err(error) => return ControlFlow::Break(error.into_response()),
@@ -146,17 +149,17 @@ where
     /// Charges a request by these limits or, where there are none, by the limiter's own.
     #[inline]
     fn check_by(&self, key: K, cost: u32, plan: Option<Arc<[Limit]>>, parts: &Parts) -> Step<K, S> {
-        let limits = plan.or_else(|| self.limiter.changed_limits());
+        let changed = if plan.is_none() { self.limiter.changed_limits() } else { None };
         let partition = self.partition_key.as_ref().and_then(|partition_key| partition_key(&key));
         // Last, as the functions of the layer's user are asked with the whole key.
-        let check = Check { key: self.limiter.bounded(key), cost, limits, partition };
+        let check = Check { key: self.limiter.bounded(key), cost, plan, changed, partition };
         match self.limiter.backend() {
             Backend::Memory(limiter) => {
                 if let Some(max_wait) = self.max_wait() {
                     return Step::Wait(check, limiter.clone(), max_wait);
                 }
-                let limits = check.limits.as_deref();
-                let (decided, remaining) = limiter.decide(&check.key, check.cost, limits);
+                let plan = check.plan.as_deref();
+                let (decided, remaining) = limiter.decide(&check.key, check.cost, plan);
                 let permit = decided.map(LayerPermit::Memory);
                 let decision = Decision { permit, remaining, waited: None };
                 Step::Decided(self.conclude(check, decision, parts))
@@ -181,8 +184,16 @@ where
     /// What a limiter's decision means for a request. Inlined, as it is large and moved about else.
     #[inline(always)]
     fn conclude(&self, check: Check<K>, decision: Decision, parts: &Parts) -> Verdict<K> {
-        let Check { key, cost, limits, partition } = check;
-        let Decision { permit, remaining, waited } = decision;
+        let Check { key, cost, plan, changed, partition } = check;
+        let Decision { permit, mut remaining, waited } = decision;
+        let limits = plan.or_else(|| {
+            let present = self.limiter.changed_limits();
+            if present.as_ref().map(Arc::as_ptr) != changed.as_ref().map(Arc::as_ptr) {
+                // By which of them it was decided is unknown, and what is told has to be of those that it is told with.
+                remaining = self.remaining_now(&key, present.as_deref());
+            }
+            present
+        });
         match permit {
             Ok(permit) => {
                 let allowed = RateLimitDecision::Allowed;
@@ -204,6 +215,16 @@ where
                 let told = (limits.as_deref(), partition.as_deref());
                 ControlFlow::Break(self.denial(&limited, told, &remaining, parts))
             }
+        }
+    }
+
+    /// What is left of each limit; of none where only Redis knows.
+    #[cold]
+    fn remaining_now(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
+        match self.limiter.backend() {
+            Backend::Memory(limiter) => limiter.remaining(key, limits),
+            #[cfg(feature = "redis")]
+            Backend::Redis(_) => PerLimit::Many([].into()),
         }
     }
 

@@ -55,12 +55,18 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().body.project() {
-            KindProjection::Passed { body, sent } => {
-                let frame = ready!(body.poll_frame(cx));
-                if let (Some(sent), Some(Ok(frame))) = (sent, &frame)
-                    && let Some(data) = frame.data_ref()
-                {
-                    sent.add(data.remaining());
+            KindProjection::Passed { mut body, sent } => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                if let Some(counted) = sent {
+                    if let Some(Ok(frame)) = &frame
+                        && let Some(data) = frame.data_ref()
+                    {
+                        counted.add(data.remaining());
+                    }
+                    // Before its last piece is sent: who has it all may ask again at once, by another connection.
+                    if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
+                        *sent = None;
+                    }
                 }
                 Poll::Ready(frame)
             }

@@ -91,8 +91,9 @@ pub struct ClientIp {
 /// alone, say so by [`forwarded`](TrustedProxies::forwarded), and where they write one of their own, by
 /// [`header`](TrustedProxies::header); or clients choose their own address.
 ///
-/// Where a peer with a private address, as proxies have it, writes one of these fields and is not trusted, all that come
-/// through it are one client. A warning of tracing says so, once.
+/// Where a peer writes the field and is not trusted, all that come through it are one client. A warning of tracing says
+/// so: once of a peer in a private network, where proxies mostly are, and once of one in the Internet, which may be a CDN's
+/// proxy, or anybody.
 ///
 /// # Examples
 ///
@@ -119,8 +120,9 @@ pub struct TrustedProxies {
     field: Field,
     unix_socket: bool,
     ipv6_prefix: u8,
-    /// Whether it was said that a proxy may be missing.
-    is_told: Arc<AtomicBool>,
+    /// Whether it was said that a proxy may be missing: of a peer in the Internet, and of one in a private network. Apart,
+    /// as anybody may bring about the first.
+    is_told: Arc<[AtomicBool; 2]>,
 }
 
 /// Which field of a request has the proxies' word.
@@ -293,13 +295,15 @@ impl TrustedProxies {
         addr
     }
 
-    /// Says once that what seems to be a proxy is taken for the client. Whoever comes from the Internet may write what
-    /// it likes, and is not told of.
+    /// Says once that what seems to be a proxy is taken for the client.
     fn warn_of_proxy(&self, peer: IpAddr, headers: &HeaderMap) {
-        let names_clients =
-            || headers.contains_key(&X_FORWARDED_FOR) || headers.contains_key(&header::FORWARDED);
-        let told = &self.is_told;
-        if !told.load(Relaxed) && names_clients() && is_local(peer) && !told.swap(true, Relaxed) {
+        let names_clients = || {
+            let own = matches!(&self.field, Field::Single(name) if headers.contains_key(name));
+            own || headers.contains_key(&X_FORWARDED_FOR)
+                || headers.contains_key(&header::FORWARDED)
+        };
+        let told = &self.is_told[usize::from(is_local(peer))];
+        if !told.load(Relaxed) && names_clients() && !told.swap(true, Relaxed) {
             tracing::warn!(
                 %peer,
                 "a peer that is not trusted names its clients: if it is a proxy of yours, they all share one key; \

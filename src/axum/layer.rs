@@ -28,9 +28,9 @@ use crate::{
 /// [`RateLimiter`](crate::RateLimiter) or, for several processes together, the one of feature `redis`. What is
 /// denied is answered by the layer, and doesn't reach the service;
 /// all other answers get the fields of [`Headers`], too. Any service with HTTP requests will do, axum's
-/// routers among them, and whatever the bodies of its answers are: here and there they are wrapped
-/// ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits. So it goes along with tower-http's layers and with
-/// tonic's services. The service's errors stay as they are.
+/// routers among them, and whatever the bodies of its answers are, if only their data can be made of `Bytes`: they are
+/// wrapped ([`RateLimitBody`](crate::RateLimitBody)), so that a denial fits. So it goes along with tower-http's layers and
+/// with tonic's services. The service's errors stay as they are.
 ///
 /// # What a client is told
 ///

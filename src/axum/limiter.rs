@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use super::key::bounded;
 use crate::{
@@ -49,17 +49,14 @@ pub(super) enum Correction {
 }
 
 impl LayerPermit {
-    /// At once in memory; on Redis by a task, which nobody waits for.
-    pub(super) fn settle_soon(self, actual: u32) {
-        match self {
-            Self::Memory(permit) => permit.settle_now(actual),
+    /// At once in memory; on Redis by a task of the runtime, which nobody waits for. That it failed is logged.
+    pub(super) fn settle_soon(self, actual: u32, runtime: &Option<Handle>) {
+        match (self, runtime) {
+            (Self::Memory(permit), _) => permit.settle_now(actual),
             #[cfg(feature = "redis")]
-            Self::Redis(permit) => {
-                // Where there is no runtime any more, there is nobody who could be limited. That it failed is logged.
-                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                    runtime.spawn(permit.settle(actual));
-                }
-            }
+            (Self::Redis(permit), Some(runtime)) => drop(runtime.spawn(permit.settle(actual))),
+            #[cfg(feature = "redis")]
+            (Self::Redis(_), None) => tracing::error!("no runtime to settle on"),
         }
     }
 }

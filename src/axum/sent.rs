@@ -1,6 +1,11 @@
 //! What a body has cost when it has ended: to its end or, where the client hung up, as far as it went.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use tokio::runtime::Handle;
 
 use super::limiter::LayerPermit;
 
@@ -10,13 +15,15 @@ pub(super) struct Sent {
     permit: Option<LayerPermit>,
     bytes: u64,
     cost: SentCostFn,
+    /// Of the request. Whatever thread drops the body may be of none.
+    runtime: Option<Handle>,
 }
 
 pub(super) type SentCostFn = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 
 impl Sent {
     pub(super) fn new(permit: LayerPermit, cost: SentCostFn) -> Self {
-        Self { permit: Some(permit), bytes: 0, cost }
+        Self { permit: Some(permit), bytes: 0, cost, runtime: Handle::try_current().ok() }
     }
 
     /// So many bytes more.
@@ -27,8 +34,13 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
-            permit.settle_soon((self.cost)(self.bytes));
+        let Some(permit) = self.permit.take() else { return };
+        // Somebody's code, and a body may be dropped while its thread panics: a second panic would end the process.
+        match catch_unwind(AssertUnwindSafe(|| (self.cost)(self.bytes))) {
+            Ok(actual) => permit.settle_soon(actual, &self.runtime),
+            Err(_) => {
+                tracing::error!("a panic in `charge_sent`: the request stays charged as it was")
+            }
         }
     }
 }

@@ -26,19 +26,16 @@ use super::{
     plan::{OwnPlan, Plan, least_quota, rules_of},
     room::Room,
     settle::Registration,
-    stats::{COUNTED, CheckCounts, LimiterStats, with_denials},
+    stats::CheckCounts,
     strangers::Strangers,
     waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{
-    clock::Now,
+    clock::{Now, Tick},
     coop,
     state::SharedState,
     store::{Cause, Entry, Location, Vacant},
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     to_key::ToKey,
 };
 
@@ -50,7 +47,7 @@ pub(crate) struct Limiter<K, A, S> {
     room: Room,
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
-    counts: Box<[CheckCounts]>,
+    pub(super) counts: Box<[CheckCounts]>,
     pub(super) wait: WaitSettings,
     pub(super) refunds: AtomicU64,
     /// Who waited, and passed.
@@ -58,7 +55,7 @@ pub(crate) struct Limiter<K, A, S> {
     /// Who was denied, and let pass by a layer.
     pub(super) shadowed: AtomicU64,
     /// Who waited and did not pass, by no check.
-    turned_away: CheckCounts,
+    pub(super) turned_away: CheckCounts,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
@@ -124,7 +121,8 @@ where
         if cost == 0 || cost > plan.least_quota {
             return Poll::Ready(self.decide_by_cost(place, &plan.limits, cost));
         }
-        let check = Check { place, rules: &plan.rules, cost, now: self.shared.clock.lazy_now() };
+        let now = self.shared.clock.lazy_now();
+        let check = Check { place, rules: &plan.rules, cost, now, waits: false };
         Poll::Ready(self.check_by(check, key, &plan.limits, &mut |_, _| {}))
     }
 
@@ -139,7 +137,7 @@ where
     where
         Q: ToKey<K> + ?Sized,
     {
-        self.decide_by(key, limits, cost, &mut |_, _| {})
+        self.decide_by(key, limits, cost, false, &mut |_, _| {})
     }
 
     pub(super) fn reset<Q>(&self, key: &Q) -> bool
@@ -152,38 +150,20 @@ where
         self.strangers.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
     }
 
-    pub(super) fn stats(&self) -> LimiterStats {
-        let mut stats = LimiterStats {
-            keys: self.shared.store.len(),
-            overflowed: self.strangers.counts.checks(),
-            refunded: self.refunds.load(Relaxed),
-            // Before the checks, of which it is a part.
-            waited: self.waited.load(Acquire),
-            shadowed: self.shadowed.load(Acquire),
-            ..LimiterStats::default()
-        };
-        self.all_counts().for_each(|counts| stats.add(counts));
-        stats
-    }
-
-    pub(super) fn denials(&self) -> Vec<(Limit, u64)> {
-        let mut denials = [0; COUNTED];
-        for counts in self.all_counts() {
-            denials.iter_mut().zip(counts.denials()).for_each(|(sum, denials)| *sum += denials);
+    /// To the dashboard and, now and then, to the log. Under no lock: a subscriber may take its time, and stats look at
+    /// all shards.
+    #[inline]
+    pub(super) fn tell_of_denial<Q>(&self, place: Location, key: &Q, now: Tick, limit: &Limit)
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        #[cfg(feature = "dashboard")]
+        self.hot.note(place.hash(), now, || key.to_key());
+        #[cfg(not(feature = "dashboard"))]
+        let _ = (place, key);
+        if self.denial_log.is_due(now) {
+            self.denial_log.write(self.shared.name(), self.stats().denied, limit);
         }
-        with_denials(&self.limits(), denials.into_iter())
-    }
-
-    /// Counts one who waited and did not pass, by no check.
-    pub(super) fn turn_away(&self, limits: Option<&[Limit]>, limited: Limited) -> Limited {
-        let is_it = |limit: &Limit| limit == limited.limit();
-        let limit = self.with_plan(limits, |limits, _| limits.iter().position(is_it));
-        self.turned_away.count_denial(limit.unwrap_or(0));
-        limited
-    }
-
-    fn all_counts(&self) -> impl Iterator<Item = &CheckCounts> {
-        self.counts.iter().chain([&self.strangers.counts, &self.turned_away])
     }
 
     #[inline(never)]
@@ -192,6 +172,7 @@ where
         key: &Q,
         limits: Option<&[Limit]>,
         cost: u32,
+        waits: bool,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<Permit, Limited>
     where
@@ -202,7 +183,7 @@ where
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost(place, limits, cost);
             }
-            let check = Check { place, rules, cost, now: self.shared.clock.lazy_now() };
+            let check = Check { place, rules, cost, now: self.shared.clock.lazy_now(), waits };
             self.check_by(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
@@ -259,12 +240,9 @@ where
                 cost: check.cost,
             }),
             Err(denied) => {
-                #[cfg(feature = "dashboard")]
-                self.hot.note(check.place.hash(), check.now.at_least(), || key.to_key());
-                // After the lock: a subscriber may take its time, and stats look at all shards.
-                if self.denial_log.is_due(check.now.at_least()) {
+                if !check.waits {
                     let limit = &limits[denied.longest()];
-                    self.denial_log.write(self.shared.name(), self.stats().denied, limit);
+                    self.tell_of_denial(check.place, key, check.now.at_least(), limit);
                 }
                 Err(self.limited_from(denied, limits, check.cost))
             }
@@ -282,7 +260,8 @@ where
         let charged = entry.value.charge(check.rules, &check.now, check.cost);
         move_deadline(entry, check.rules);
         // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
-        self.counts[check.place.shard()].count(charged.as_ref().err().map(Denied::longest));
+        let denied = charged.as_ref().err().map(Denied::longest);
+        check.count(denied, &self.counts[check.place.shard()]);
         inspect(&entry.value, check);
         charged.map(|admitted| (entry.value.id, admitted))
     }
@@ -301,7 +280,7 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let Check { place, rules, cost, now } = check;
+        let Check { place, rules, cost, now, .. } = check;
         if store.is_full() {
             // It holds the shard's lock, and to make room takes several, one after the other.
             drop(vacant);
@@ -326,7 +305,7 @@ where
         let admitted = match state.charge(rules, now, *cost) {
             Ok(admitted) => admitted,
             Err(denied) => {
-                counts.count(Some(denied.longest()));
+                check.count(Some(denied.longest()), counts);
                 inspect(&state, check);
                 // Who is denied needs no entry: it is known as well as before.
                 drop(vacant);
@@ -338,7 +317,7 @@ where
             self.strangers.take(place.hash(), now);
             // Atomic, as other shards make states at the same time.
             state.id = self.next_state.fetch_add(1, Relaxed);
-            counts.count(None);
+            check.count(None, counts);
             inspect(&state, check);
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());

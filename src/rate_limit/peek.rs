@@ -4,6 +4,8 @@ use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
 
+#[cfg(feature = "redis")]
+use super::{ByWindow, RateLimiter, dispatch};
 use super::{
     Limit, Limited, Standing, State,
     algorithm::{Algorithm, Remaining, Rule},
@@ -11,6 +13,21 @@ use super::{
     limiter::Limiter,
 };
 use crate::engine::clock::{LazyNow, Now};
+
+#[cfg(feature = "redis")]
+impl<K, S> RateLimiter<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// When a call of `cost` by `limits`, of which there are some, passes at the soonest: as a denial.
+    pub(crate) fn soonest<Q>(&self, key: &Q, cost: u32, limits: &[Limit]) -> Limited
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        dispatch!(&self.0, limiter => limiter.soonest(key, Some(limits), cost, || 0))
+    }
+}
 
 impl<K, A, S> Limiter<K, A, S>
 where

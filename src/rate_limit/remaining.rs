@@ -93,7 +93,7 @@ where
         cost: u32,
     ) -> (Result<Permit, Limited>, PerLimit<Remaining>) {
         let mut remaining = None;
-        let decided = self.decide_by(key, limits, cost, &mut observer(&mut remaining));
+        let decided = self.decide_by(key, limits, cost, false, &mut observer(&mut remaining));
         // Where the cost alone decided, nothing was inspected.
         (decided, remaining.unwrap_or_else(|| self.remaining(key, limits)))
     }

@@ -30,7 +30,8 @@ impl Permit {
     /// has left its window, as one charge of that size, whole, after `per`, the key is denied (by
     /// [`Window::Gcra`](super::Window::Gcra) it leaks, as all does). It is never lost, also where nothing of
     /// the key was in use any more when the call ended: only with the limiter, or by a later
-    /// [`reset`](super::RateLimiter::reset). The limits are those of the check.
+    /// [`reset`](super::RateLimiter::reset). The limits are those of the check or, where it had none of its own, those
+    /// that the limiter has by then.
     ///
     /// Who asks for a cost of 0 and settles later is let in whatever is in use; who asks for the least that
     /// a call may cost is not let in while there is a debt.

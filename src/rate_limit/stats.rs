@@ -21,7 +21,7 @@ pub struct LimiterStats {
     pub admitted: u64,
     /// Of these, how many had to wait.
     pub waited: u64,
-    /// Checks that did not, but for those that never will; and waits that ended before it was their turn to check.
+    /// Checks that did not, and waits that were in vain; but for those that never pass. Who gives up waiting is in neither.
     pub denied: u64,
     /// Of these, how many a layer that only watches let pass (`RateLimitLayer::shadow`).
     pub shadowed: u64,

@@ -73,7 +73,7 @@ impl<A: Algorithm> Strangers<A> {
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
-        let Check { rules, now, cost, place } = check;
+        let Check { rules, now, cost, place, .. } = check;
         self.with(now, |states| {
             let own = states.known(place.hash()).and_then(|own| own.room(rules, now, *cost).err());
             let charged = match (own, states.shared.room(rules, now, *cost).err()) {
@@ -81,7 +81,7 @@ impl<A: Algorithm> Strangers<A> {
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
             };
-            self.counts.count(charged.as_ref().err().map(Denied::longest));
+            check.count(charged.as_ref().err().map(Denied::longest), &self.counts);
             inspect(&states.shared, check);
             let admitted = charged?;
             self.extend(states.shared.idle_from(rules));

@@ -59,29 +59,28 @@ where
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
         let mut version = self.plan.version();
         if self.needs_no_wait(limits, cost) {
-            return self.decide_by(key, limits, cost, inspect);
+            return self.decide_by(key, limits, cost, false, inspect);
         }
         // Where nobody waits it asks at once, and stands in line only where it has to wait.
         let mut first_told = None;
         if !self.waiting.has_line(key) {
-            let told = self.decide_by(key, limits, cost, inspect);
-            if told.as_ref().err().is_none_or(|limited| in_time(limited).is_none()) {
-                return told;
+            match self.decide_by(key, limits, cost, true, inspect) {
+                Err(limited) if in_time(&limited).is_some() => first_told = Some(limited),
+                told => return told.map_err(|limited| self.turn_away(key, limits, limited)),
             }
-            first_told = Some(told);
         }
         let waiter = self.waiting.join(key.to_key(), cost);
         if max_wait.is_some() && waiter.behind() > 0 {
             let limited = self.soonest(key, limits, cost, || waiter.ahead());
             if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {
-                return Err(self.turn_away(limits, limited));
+                return Err(self.turn_away(key, limits, limited));
             }
         }
         loop {
             let first_told = first_told.take();
             // Again after each change: what may pass now, or never will, waits for nobody.
             if self.needs_no_wait(limits, cost) {
-                return self.decide_by(key, limits, cost, inspect);
+                return self.decide_by(key, limits, cost, false, inspect);
             }
             let now = clock.instant(clock.now());
             let wake_at = match waiter.turn(now) {
@@ -89,14 +88,17 @@ where
                 Err(_) => {
                     // Never at the head, so nothing was asked yet.
                     let limited = self.soonest(key, limits, cost, || 0);
-                    return Err(self.turn_away(limits, limited));
+                    return Err(self.turn_away(key, limits, limited));
                 }
                 // Again after each sleep, as a check that did not wait may have come first.
                 Ok(()) => {
-                    match first_told.unwrap_or_else(|| self.decide_by(key, limits, cost, inspect)) {
+                    let ask = || self.decide_by(key, limits, cost, true, inspect);
+                    match first_told.map_or_else(ask, Err) {
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
-                            let Some(at) = in_time(&limited) else { return Err(limited) };
+                            let Some(at) = in_time(&limited) else {
+                                return Err(self.turn_away(key, limits, limited));
+                            };
                             let at = self.wait.jittered(at, &mut self.shared.random());
                             waiter.asks_at(at);
                             at

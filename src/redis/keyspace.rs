@@ -101,6 +101,14 @@ impl Keyspace {
     }
 }
 
+/// The key that [`Keyspace::tagged`] was given: what is between the first brace and the last.
+#[cfg(feature = "dashboard")]
+pub(super) fn key_of_tagged(tagged: &[u8]) -> &[u8] {
+    let begin = tagged.iter().position(|byte| *byte == b'{').map_or(0, |brace| brace + 1);
+    let key = &tagged[begin..];
+    key.strip_suffix(b"}").unwrap_or(key)
+}
+
 /// Asks shards for what may be large, four at once: all answers come by one connection, each in the time that a client
 /// gives it. In their order.
 pub(super) async fn few_at_once<F: Future>(asks: impl IntoIterator<Item = F>) -> Vec<F::Output> {
@@ -184,6 +192,15 @@ mod tests {
         }
         assert_eq!(keyspace.key_of(b"shop:cache1:{others:0}:ada"), None);
         assert_eq!(keyspace.key_of(b"shop:dict1:{sessions:0}:ada"), None);
+    }
+
+    #[cfg(feature = "dashboard")]
+    #[test]
+    fn what_is_tagged_gives_its_key_back() {
+        let keyspace = keyspace(Kind::RateLimiter, "api");
+        for key in ["", "ada", "{", "}", "}:{", "{a}", "a:b"] {
+            assert_eq!(key_of_tagged(&keyspace.tagged(key.as_bytes())), key.as_bytes());
+        }
     }
 
     #[test]

@@ -291,7 +291,8 @@ impl<K> RateLimiter<K> {
     /// # Errors
     ///
     /// As those of [`check`](RateLimiter::check); [`Error::Limited`] where it can't pass within `max_wait`:
-    /// at once where that is clear or [as many](RateLimiterBuilder::max_waiting) wait as may, else when it is over.
+    /// at once where that is clear from what the server says, or from what those before it in this process wait for, or
+    /// where [as many](RateLimiterBuilder::max_waiting) wait as may; else when it is over.
     pub async fn until_ready_within<Q>(&self, key: &Q, max_wait: Duration) -> Result<Permit, Error>
     where
         K: Borrow<Q>,

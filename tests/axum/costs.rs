@@ -126,6 +126,43 @@ async fn a_body_is_charged_by_what_was_sent() {
     assert_eq!(remaining().await, 650, "it is not charged");
 }
 
+/// A connection may keep a body for long after its end, and the next request may be on another.
+#[tokio::test(start_paused = true)]
+async fn a_body_is_charged_as_soon_as_it_has_ended() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all).charge_sent(|bytes| bytes as u32);
+    let stream = async || {
+        let pieces = (0..2).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 50]));
+        Body::from_stream(futures::stream::iter(pieces))
+    };
+    let whole = async || vec![0_u8; 100];
+    let app = Router::new().route("/stream", get(stream)).route("/whole", get(whole)).layer(layer);
+    let mut remaining = 1_000;
+    // Of a stream only its end tells that it was the last piece.
+    for (path, frames) in [("/whole", 1), ("/stream", 3)] {
+        let mut answer = ask(&app, get_path(path)).await;
+        for _ in 0..frames {
+            answer.body_mut().frame().await.transpose().unwrap();
+        }
+        remaining -= 100;
+        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}");
+        drop(answer);
+        assert_eq!(limiter.peek("all").await.remaining(), remaining, "{path}: once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_panics_when_asked_what_a_body_costs_harms_no_answer() {
+    let limiter = per_minute(1_000);
+    let layer = RateLimitLayer::new(limiter.clone(), all)
+        .cost(|_| 10)
+        .charge_sent(|bytes| panic!("{bytes} bytes have no price"));
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    assert_eq!(text(ask(&app, get_path("/")).await).await, "hello");
+    drop(ask(&app, get_path("/")).await);
+    assert_eq!(limiter.peek("all").await.remaining(), 980, "each stays charged as it was");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_in_order_until_it_passes() {
     let limiter = RateLimiter::builder().limit(Limit::per_second(1)).build();
@@ -300,4 +337,39 @@ async fn limits_that_change_are_told_of_at_once() {
     assert_eq!(asked.load(Relaxed), 3);
     sleep(60 * SECOND).await;
     assert_eq!(ask(&app, get_path("/")).await.status(), 200);
+}
+
+/// Also by the second change, and behind another that waits; and the fields tell of the limits that let it in.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_goes_by_the_limits_as_they_change() {
+    let limiter = RateLimiter::builder().limit(Limit::per_hour(1)).build();
+    let layer = RateLimitLayer::new(limiter.clone(), all).wait(3_600 * SECOND);
+    let app = Router::new().route("/", get("hello")).layer(layer);
+    let ask_once = || {
+        let app = app.clone();
+        tokio::spawn(async move { ask(&app, get_path("/")).await })
+    };
+    assert_eq!(ask_once().await.unwrap().status(), 200);
+    let start = Instant::now();
+    for (round, quota) in [(1, 3), (2, 5), (3, 7)] {
+        let waiting = [ask_once(), ask_once()];
+        sleep(SECOND).await;
+        limiter.set_limits([Limit::per_hour(quota).named(format!("round-{round}"))]);
+        let mut left_over = Vec::new();
+        for waiting in waiting {
+            let answer = waiting.await.unwrap();
+            assert_eq!((answer.status().as_u16(), start.elapsed()), (200, round * SECOND));
+            let told = policies(answer.headers());
+            let expected = (format!("round-{round}"), [Some(quota.into()), Some(3_600)]);
+            assert_eq!(told, [expected]);
+            left_over.push(left(answer.headers())[0].1[0]);
+        }
+        assert_eq!(left_over, [Some(1), Some(0)]);
+    }
+    // Who waits, and can't pass any more.
+    let waiting = ask_once();
+    sleep(SECOND).await;
+    limiter.set_limits([Limit::per_hour(1).named("less")]);
+    let answer = waiting.await.unwrap();
+    assert_eq!(policies(answer.headers())[0].0, "less");
 }

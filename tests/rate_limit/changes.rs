@@ -65,6 +65,18 @@ async fn a_debt_is_kept_as_long_as_the_new_limits_say() {
     }
 }
 
+/// Also where the call began by others.
+#[tokio::test(start_paused = true)]
+async fn a_debt_is_counted_by_the_limits_that_hold() {
+    for window in WINDOWS {
+        let limiter = limiter_of(window, Limit::per_hour(10));
+        let permit = limiter.check("ada").await.unwrap();
+        limiter.set_limits([Limit::per_hour(100)]);
+        permit.settle(51).await;
+        assert_eq!(limiter.peek("ada").await.remaining(), 49, "{window:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shorter_window_frees_what_has_left_it() {
     for window in WINDOWS {

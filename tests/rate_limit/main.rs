@@ -13,6 +13,7 @@ mod access_log;
 mod changes;
 mod checks;
 mod everything;
+mod foreign;
 mod in_use;
 mod keys;
 mod limits;

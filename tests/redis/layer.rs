@@ -253,3 +253,26 @@ async fn a_handler_ends_with_a_check() {
         (503, &"1".parse().unwrap())
     );
 }
+
+/// Whatever drops the body may know of no runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_is_charged_by_what_was_sent() {
+    use axum::{body::Body, http::Request};
+    use tower::ServiceExt;
+
+    let server = Server::start();
+    let limiter = limiter::<String>(&server, 1_000, OnError::Deny).await;
+    let layer = by_token(limiter.clone()).charge_sent(|bytes| bytes as u32);
+    let app = Router::new().route("/", get(async || vec![0; 100])).layer(layer);
+    let ask = || Request::get("/").header("x-token", "ada").body(Body::empty()).unwrap();
+    let answer = app.clone().oneshot(ask()).await.unwrap();
+    std::thread::spawn(|| drop(answer)).join().unwrap();
+    let answer = app.oneshot(ask()).await.unwrap();
+    axum::body::to_bytes(answer.into_body(), 1_000).await.unwrap();
+    let settled = async {
+        while limiter.peek("ada").await.unwrap().remaining() != 900 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), settled).await.expect("it is charged");
+}

@@ -10,7 +10,7 @@ use redis::AsyncCommands;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rate_limiter::{client, limited, strict};
-use crate::servers::Server;
+use crate::{clock::in_time, servers::Server};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -54,6 +54,51 @@ async fn limits_that_one_process_sets_hold_in_all() {
             has(limiter, &[Limit::per_hour(100)]).await;
             assert!(limiter.check_n("eve", 40).await.is_ok(), "{window:?}");
         }
+    }
+}
+
+/// Of two changes, the second comes right after the other process has looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_sees_new_limits_within_a_second() {
+    let server = Server::start();
+    let (one, other) =
+        (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
+    in_time(async || {
+        for quota in [11, 12] {
+            let limits = [Limit::per_hour(quota)];
+            one.set_limits(limits.clone()).await.unwrap();
+            let after = has(&other, &limits).await;
+            assert!(after < SECOND, "{after:?}");
+        }
+    })
+    .await;
+}
+
+/// As in memory, also where a part of the old window is longer than all of the new one.
+#[tokio::test]
+async fn a_shorter_window_frees_what_has_left_it() {
+    let server = Server::start();
+    for window in [Window::Log, Window::Buckets(10)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limits = [Limit::per_hour(4), Limit::per_hour(9)];
+        let limiter = limits.iter().fold(builder, |builder, limit| builder.limit(limit.clone()));
+        let limiter = limiter.build().unwrap();
+        for _ in 0..3 {
+            limiter.check("ada").await.unwrap();
+            limiter.check_with("bob", &limits[..1]).await.unwrap();
+        }
+        // The first call alone is not enough.
+        limiter.set_limits([Limit::per_second(1), Limit::per_minute(9)]).await.unwrap();
+        for key in ["ada", "bob"] {
+            let plan = &limiter.limits()[..if key == "bob" { 1 } else { 2 }];
+            let state = limiter.peek_with(key, plan).await.unwrap();
+            assert!(state.retry_after() < 2 * SECOND, "{window:?} {key}: {state:?}");
+            sleep(state.retry_after()).await;
+            let permit = limiter.check_with(key, plan).await.unwrap();
+            permit.refund().await.unwrap();
+        }
+        let left = limiter.peek("ada").await.unwrap().standings()[1].remaining();
+        assert_eq!(left, 6, "what was charged stays charged: {window:?}");
     }
 }
 
@@ -123,4 +168,18 @@ async fn a_server_that_is_away_changes_nothing() {
     server.kill();
     assert!(limiter.set_limits([Limit::per_hour(9)]).await.is_err());
     assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
+}
+
+/// As in memory: what a call turns out to have cost is charged as the limits count that hold by then.
+#[tokio::test]
+async fn a_debt_is_counted_by_the_limits_that_hold() {
+    let server = Server::start();
+    for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 40)] {
+        let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
+        let limiter = builder.limit(Limit::per_hour(10)).build().unwrap();
+        let permit = limiter.check("ada").await.unwrap();
+        limiter.set_limits([Limit::per_hour(100)]).await.unwrap();
+        permit.settle(51).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), left, "{window:?}");
+    }
 }

@@ -35,11 +35,11 @@ local now = clock
 -- It comes to the same as what follows, with half of the work.
 if verb == 'c' and #args == 33 and size >= 44 then
   local used, count, from = unpack('<I4I2', state, 27)
-  local quota, per = unpack('<dd', args, 10)
+  local quota, per, step = unpack('<ddd', args, 10)
   if size == 32 + 12 * count and used + cost <= quota then
     local oldest = unpack('<d', state, from)
     local newest, units = unpack('<dI4', state, size - 11)
-    if oldest + per > now and newest >= now then
+    if oldest + per > now and newest >= now and newest < last + step then
       used = used + cost
       call('SET', key, pack('<HdddI4I2', kind, born, now, dies, used, count) .. sub(state, from, size - 12)
         .. pack('<dI4', newest, units + cost), 'KEEPTTL')
@@ -83,10 +83,14 @@ end
 local found = {}
 local which, ready = 0, 0
 for i = 1, limits do
-  local quota, per = unpack('<dd', args, 24 * i - 14)
+  local quota, per, step = unpack('<ddd', args, 24 * i - 14)
   local used, count, from, oldest = 0, 0, after, now
   if after <= size then used, count, from = unpack('<I4I2', state, after) end
   after = from + 12 * count
+  if count > 0 and unpack('<d', state, after - 12) >= last + step then
+    -- Another plan has longer parts. What is in its newest came by the last charge.
+    state = sub(state, 1, after - 13) .. pack('<d', last) .. sub(state, after - 4)
+  end
   while count > 0 do
     local part, units = unpack('<dI4', state, from)
     if part + per > now then

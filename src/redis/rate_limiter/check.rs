@@ -34,6 +34,17 @@ impl LimiterState {
         cost: u32,
         plan: Option<&[Limit]>,
     ) -> Result<Decision, Error> {
+        self.decide_or_wait(subject, cost, plan, false).await
+    }
+
+    /// The same. Of who `waits` no denial is counted, as it may only be told to wait for longer.
+    pub(super) async fn decide_or_wait(
+        self: &Arc<Self>,
+        subject: Vec<u8>,
+        cost: u32,
+        plan: Option<&[Limit]>,
+        waits: bool,
+    ) -> Result<Decision, Error> {
         coop::proceed().await;
         let own = self.plan.present();
         let limits = plan.unwrap_or(&own.limits);
@@ -46,9 +57,9 @@ impl LimiterState {
         if cost == 0 {
             // What it settles is charged then.
             let charges = PerLimit::Many([].into());
-            let limits = self.limit_args_of(plan, &own);
+            let plan = plan.map(|_| self.limit_args_of(plan, &own));
             let limiter = Arc::clone(self);
-            let charged = Charged::OnServer { limiter, subject, born: 0, charges, limits };
+            let charged = Charged::OnServer { limiter, subject, born: 0, charges, plan };
             let permit = Permit { charged, remaining: u32::MAX, cost };
             return Ok(Decision { outcome: Ok(permit), remaining: PerLimit::Many([].into()) });
         }
@@ -59,8 +70,10 @@ impl LimiterState {
         let found = lookup.map(|(cache, at)| cache.find(at, &subject, cost, plan, asked_at));
         let (denial, is_known) = found.unwrap_or_default();
         if let Some(denial) = denial {
-            self.count_denial(&subject, place_of(&denial.limited, limits));
-            self.counters.denied_locally.add(1);
+            if !waits {
+                self.count_denial(&subject, place_of(&denial.limited, limits));
+                self.counters.denied_locally.add(1);
+            }
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
         let args = self.limit_args_of(plan, &own);
@@ -69,7 +82,9 @@ impl LimiterState {
         let answer = call.within(self.timeout).send_once(&self.client);
         let Reply { outcome, remaining } = match self.ask_limits(answer, cost, &args).await {
             Ok(reply) => reply,
-            Err(error) => return self.decide_without_server(error, &subject, cost, limits).await,
+            Err(error) => {
+                return self.decide_without_server(error, &subject, cost, limits, waits).await;
+            }
         };
         let outcome = match outcome {
             Outcome::Charged { born, charges } => {
@@ -80,19 +95,19 @@ impl LimiterState {
                 }
                 let least = remaining.iter().map(|quota| quota.remaining).min();
                 let limiter = Arc::clone(self);
+                let plan = plan.map(|_| args);
                 Ok(Permit {
-                    charged: Charged::OnServer { limiter, subject, born, charges, limits: args },
+                    charged: Charged::OnServer { limiter, subject, born, charges, plan },
                     remaining: least.unwrap_or(u32::MAX),
                     cost,
                 })
             }
             Outcome::Denied { limit, wait } => {
-                self.count_denial(&subject, limit);
+                if !waits {
+                    self.count_denial(&subject, limit);
+                }
                 let ready = Instant::now().checked_add(wait).map(Into::into);
-                let has_none = |(_, left): &(&Limit, &Remaining)| left.remaining < cost;
-                let exceeded = limits.iter().zip(&*remaining).filter(has_none);
-                let exceeded = exceeded.map(|(limit, _)| limit);
-                let several = Several::of(exceeded);
+                let several = exceeded(limits, &remaining, cost);
                 let limited = Limited::new(limits[limit].clone(), cost, ready, several);
                 if let Some((cache, at)) = lookup
                     && let Some(until) = asked_at.checked_add(wait)
@@ -115,6 +130,7 @@ impl LimiterState {
         subject: &[u8],
         cost: u32,
         limits: &[Limit],
+        waits: bool,
     ) -> Result<Decision, Error> {
         if !Fallback::is_for(&error) {
             return Err(error);
@@ -132,7 +148,8 @@ impl LimiterState {
         };
         match &decision.outcome {
             Ok(_) => self.counters.admitted.add(1),
-            Err(limited) => self.count_denial(subject, place_of(limited, limits)),
+            Err(limited) if !waits => self.count_denial(subject, place_of(limited, limits)),
+            Err(_) => {}
         }
         Ok(decision)
     }
@@ -147,8 +164,18 @@ fn never(limits: &[Limit], cost: u32) -> Option<Decision> {
     Some(Decision { outcome, remaining: PerLimit::Many([].into()) })
 }
 
+/// Those that have no room, where they are several.
+pub(super) fn exceeded(
+    limits: &[Limit],
+    remaining: &[Remaining],
+    cost: u32,
+) -> Option<Box<Several>> {
+    let each = limits.iter().zip(remaining);
+    Several::of(each.filter(|(_, left)| left.remaining < cost).map(|(limit, _)| limit))
+}
+
 /// At which place among `limits` the one is that denied.
-fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
+pub(super) fn place_of(limited: &Limited, limits: &[Limit]) -> usize {
     limits.iter().position(|limit| limit == limited.limit()).unwrap_or(0)
 }
 

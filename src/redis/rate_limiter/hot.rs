@@ -4,6 +4,7 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use tokio::time::Instant;
 
+use super::super::keyspace::key_of_tagged;
 use crate::{
     engine::{clock::Tick, hasher::DefaultHasher, metrics::DeniedKey},
     rate_limit::hot,
@@ -19,7 +20,7 @@ impl Hot {
     /// Told by their hashes, or as the server has them.
     pub(super) fn new(are_shown: bool) -> Self {
         let show = are_shown.then(|| -> hot::ShowKey<Vec<u8>> {
-            Arc::new(|subject| own_part(&String::from_utf8_lossy(subject)).to_owned())
+            Arc::new(|subject| String::from_utf8_lossy(key_of_tagged(subject)).into_owned())
         });
         Self {
             subjects: hot::Hot::new(show),
@@ -40,10 +41,4 @@ impl Hot {
     fn now(&self) -> Tick {
         Tick::from_nanoseconds(self.begun.elapsed().as_nanos() as u64)
     }
-}
-
-/// What is between the first brace, as none is in a name, and the last.
-fn own_part(subject: &str) -> &str {
-    let begin = subject.find('{').map_or(0, |brace| brace + 1);
-    subject[begin..].strip_suffix('}').unwrap_or(&subject[begin..])
 }

@@ -1,7 +1,7 @@
 //! What a check says while the server fails: the policy, and where it decides.
 
 use super::{super::Error, protocol::Remaining};
-use crate::rate_limit::{self, Limit, Limited, PerLimit, State, Window};
+use crate::rate_limit::{self, Limit, Limited, PerLimit, Window};
 
 /// What a [`RateLimiter`](super::RateLimiter) decides while its server fails: it is away, does not answer in
 /// time, or refuses.
@@ -65,25 +65,29 @@ impl Fallback {
             Self::Allow => Ok(FallbackDecision::Uncounted),
             Self::Local(limiter) => {
                 let outcome = limiter.check_n_with(subject, cost, limits).await;
-                let state = limiter.peek_with(subject, limits).await;
-                let remaining = state.standings().iter().map(Remaining::of).collect();
+                let remaining = Self::left(limiter, subject, limits).await;
                 Ok(FallbackDecision::Local(outcome, remaining))
             }
         }
     }
 
-    /// What is left by what was decided without the server, which gave `error`; `None` where nobody counts.
-    pub(super) async fn peek(
+    /// When a call passes at the soonest by what was decided without the server, which gave `error`, and what is left
+    /// of each limit; `None` where nobody counts.
+    pub(super) async fn soonest(
         &self,
         error: Error,
         subject: &[u8],
+        cost: u32,
         limits: &[Limit],
-    ) -> Result<Option<State>, Error> {
+    ) -> Result<Option<(Limited, PerLimit<Remaining>)>, Error> {
         match self {
             _ if !Self::is_for(&error) => Err(error),
             Self::Deny => Err(error),
             Self::Allow => Ok(None),
-            Self::Local(limiter) => Ok(Some(limiter.peek_with(subject, limits).await)),
+            Self::Local(limiter) => {
+                let limited = limiter.soonest(subject, cost, limits);
+                Ok(Some((limited, Self::left(limiter, subject, limits).await)))
+            }
         }
     }
 
@@ -92,5 +96,14 @@ impl Fallback {
         if let Self::Local(limiter) = self {
             limiter.reset(subject).await;
         }
+    }
+
+    async fn left(
+        limiter: &rate_limit::RateLimiter<Vec<u8>>,
+        subject: &[u8],
+        limits: &[Limit],
+    ) -> PerLimit<Remaining> {
+        let state = limiter.peek_with(subject, limits).await;
+        state.standings().iter().map(Remaining::of).collect()
     }
 }

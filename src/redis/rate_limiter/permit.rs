@@ -30,7 +30,8 @@ pub(super) enum Charged {
         born: u64,
         /// None where the call cost nothing.
         charges: PerLimit<Charge>,
-        limits: PerLimit<LimitArgs>,
+        /// `None` for the limiter's own, whichever they are by the time that it is settled.
+        plan: Option<PerLimit<LimitArgs>>,
     },
 }
 
@@ -85,8 +86,8 @@ impl Permit {
         let cost = self.cost;
         match self.charged {
             Charged::Here(permit) => permit.settle(actual).await,
-            Charged::OnServer { limiter, subject, limits, .. } if actual > cost => {
-                limiter.owe(&subject, actual - cost, &limits).await?;
+            Charged::OnServer { limiter, subject, plan, .. } if actual > cost => {
+                limiter.owe(&subject, actual - cost, plan.as_deref()).await?;
             }
             Charged::OnServer { limiter, subject, born, charges, .. } if actual < cost => {
                 let part = |charge: &Charge| charge.part(cost - actual, cost);

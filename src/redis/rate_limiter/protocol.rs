@@ -138,9 +138,14 @@ pub(super) fn debt<'a>(
     check_or_peek(window, b'd', subject, cost, limits)
 }
 
-/// What a check of one unit would find.
-pub(super) fn peek<'a>(window: Window, subject: &[u8], limits: &[LimitArgs]) -> Call<'a> {
-    check_or_peek(window, b'p', subject, 1, limits)
+/// What a check of `cost` units would find, which is above no quota.
+pub(super) fn peek<'a>(
+    window: Window,
+    subject: &[u8],
+    cost: u32,
+    limits: &[LimitArgs],
+) -> Call<'a> {
+    check_or_peek(window, b'p', subject, cost, limits)
 }
 
 fn check_or_peek<'a>(

@@ -76,10 +76,7 @@ impl LimiterState {
         if limits.is_empty() {
             return Ok(State { standings: PerLimit::Many([].into()), ready: None });
         }
-        let args = self.limit_args_of(plan, &own);
-        let call = protocol::peek(self.window, subject, &args);
-        let answer = call.within(self.timeout).send_idempotent(&self.client);
-        let Reply { outcome, remaining } = self.ask_limits(answer, 1, &args).await?;
+        let Reply { outcome, remaining } = self.look(subject, 1, plan, &own).await?;
         let standing = |(quota, limit): (&Remaining, &Limit)| Standing {
             limit: limit.clone(),
             remaining: quota.remaining,
@@ -90,6 +87,19 @@ impl LimiterState {
             Outcome::Denied { wait, .. } => Instant::now().checked_add(wait),
         };
         Ok(State { standings: remaining.iter().zip(limits).map(standing).collect(), ready })
+    }
+
+    /// What a check of `cost` units would find, which is above no quota.
+    pub(super) async fn look(
+        &self,
+        subject: &[u8],
+        cost: u32,
+        plan: Option<&[Limit]>,
+        own: &Plan,
+    ) -> Result<Reply, Error> {
+        let args = self.limit_args_of(plan, own);
+        let call = protocol::peek(self.window, subject, cost, &args).within(self.timeout);
+        self.ask_limits(call.send_idempotent(&self.client), cost, &args).await
     }
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
@@ -115,14 +125,16 @@ impl LimiterState {
         answer
     }
 
-    /// Charges what a call has cost beyond its permit.
+    /// Charges what a call has cost beyond its permit, by the limits of its plan or those that hold.
     pub(super) async fn owe(
         &self,
         subject: &[u8],
         cost: u32,
-        limits: &[LimitArgs],
+        plan: Option<&[LimitArgs]>,
     ) -> Result<(), Error> {
         coop::proceed().await;
+        let own = self.plan.present();
+        let limits = plan.unwrap_or(&own.args);
         let call = protocol::debt(self.window, subject, cost, limits).within(self.timeout);
         let answer = self.ask(call.send_once::<Vec<u8>>(&self.client)).await;
         // They have to wait longer now.

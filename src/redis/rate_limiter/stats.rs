@@ -15,8 +15,8 @@ pub struct LimiterStats {
     pub admitted: u64,
     /// Of these, how many had to wait.
     pub waited: u64,
-    /// Checks that a limit had no room for, but for those that never will pass; and waits that ended before it was
-    /// their turn to check.
+    /// Checks that a limit had no room for, and waits that were in vain; but for those that never pass. Who gives up
+    /// waiting is in neither.
     pub denied: u64,
     /// Of these, how many were repeated from what the server had said before.
     pub denied_locally: u64,

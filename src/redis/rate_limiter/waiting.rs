@@ -7,11 +7,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::Error,
-    check::{Decision, uncounted},
-    protocol::Remaining,
+    check::{Decision, exceeded, place_of, uncounted},
+    plan::Plan,
+    protocol::{Outcome, Reply},
     state::LimiterState,
 };
-use crate::rate_limit::{Limit, Limited};
+use crate::rate_limit::{Limit, Limited, Window};
 
 impl LimiterState {
     /// Tells whether it had to wait, too.
@@ -46,25 +47,32 @@ impl LimiterState {
             change.as_mut().enable();
             // Again after each change: what may pass now, or never will, waits for nobody.
             let own = self.plan.present();
-            if cost == 0 || plan.unwrap_or(&own.limits).iter().any(|limit| limit.quota() < cost) {
+            let limits = plan.unwrap_or(&own.limits);
+            let is_above = limits.iter().any(|limit| limit.quota() < cost);
+            if cost == 0 || is_above || limits.is_empty() {
                 return self.decide(subject, cost, plan).await;
             }
-            if is_one_too_many {
-                return self.denial_now(&subject, cost, plan).await;
-            }
             let now = Instant::now();
-            let wake_at = match waiter.turn(now) {
-                Err(look_at) if end.is_none_or(|end| now < end) => look_at,
-                Err(_) => return self.denial_now(&subject, cost, plan).await,
+            let may_pass_by = |end| {
+                let (_, wait) = self.least_wait(limits, waiter.ahead().saturating_add(cost.into()));
+                now < end && now.checked_add(wait).is_some_and(|soonest| soonest <= end)
+            };
+            let turn = if is_one_too_many { Err(now) } else { waiter.turn(now) };
+            let wake_at = match turn {
+                Err(look_at) if !is_one_too_many && end.is_none_or(may_pass_by) => look_at,
+                Err(_) => {
+                    return self.denial_now(&subject, cost, plan, &own, waiter.ahead()).await;
+                }
                 Ok(()) => {
                     // As long as the server may take, nobody thinks that it is not there.
                     waiter.asks_at(now.checked_add(self.timeout).unwrap_or(now));
-                    let decision = self.decide(subject.clone(), cost, plan).await?;
-                    let ready = match &decision.outcome {
-                        Ok(_) => return Ok(decision),
-                        Err(limited) => limited.ready_at(),
-                    };
+                    let decision = self.decide_or_wait(subject.clone(), cost, plan, true).await?;
+                    let Err(limited) = &decision.outcome else { return Ok(decision) };
+                    let ready = limited.ready_at();
                     let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
+                        if ready.is_some() {
+                            self.count_denial(&subject, place_of(limited, limits));
+                        }
                         return Ok(decision);
                     };
                     let at = self.wait.jittered(at, &mut rand::make_rng());
@@ -79,35 +87,56 @@ impl LimiterState {
         }
     }
 
-    /// What a check would be told now, if it were told to wait: as many wait as may, or the time was over before it was
-    /// this one's turn to check.
+    /// What a check would be told now, behind those that wait for `ahead` units, if it were told to wait: as many wait
+    /// as may, it can't pass in time, or the time was over before it was this one's turn to check.
     async fn denial_now(
         &self,
         subject: &[u8],
         cost: u32,
         plan: Option<&[Limit]>,
+        own: &Plan,
+        ahead: u64,
     ) -> Result<Decision, Error> {
-        let state = match self.peek(subject, plan).await {
-            Ok(state) => state,
+        let limits = plan.unwrap_or(&own.limits);
+        let (limited, remaining) = match self.look(subject, cost, plan, own).await {
+            Ok(Reply { outcome, remaining }) => {
+                let (mut place, mut wait) =
+                    self.least_wait(limits, ahead.saturating_add(cost.into()));
+                if let Outcome::Denied { limit, wait: room_in } = outcome
+                    && room_in >= wait
+                {
+                    (place, wait) = (limit, room_in);
+                }
+                let several = exceeded(limits, &remaining, cost);
+                let ready = Instant::now().checked_add(wait).unwrap_or_else(Instant::now);
+                let limited =
+                    Limited::new(limits[place].clone(), cost, Some(ready.into()), several);
+                (limited, remaining)
+            }
             Err(error) => {
-                let own = self.plan.present();
-                let limits = plan.unwrap_or(&own.limits);
-                let state = self.fallback.peek(error, subject, limits).await?;
+                let soonest = self.fallback.soonest(error, subject, cost, limits).await?;
                 self.counters.by_policy.add(1);
-                let Some(state) = state else { return Ok(uncounted()) };
-                state
+                let Some(soonest) = soonest else { return Ok(uncounted()) };
+                soonest
             }
         };
-        let standings = state.standings();
-        let each = standings.iter().enumerate();
-        let longest = each.clone().filter(|(_, standing)| standing.remaining < cost);
-        let longest = longest.max_by_key(|(_, standing)| standing.more_at).or(each.clone().next());
-        let place = longest.map_or(0, |(place, _)| place);
-        self.count_denial(subject, place);
-        let limit =
-            longest.map_or(&self.plan.present().limits[0], |(_, standing)| &standing.limit).clone();
-        let ready = Some(state.ready.unwrap_or_else(Instant::now).into());
-        let outcome = Err(Limited::new(limit, cost, ready, None));
-        Ok(Decision { outcome, remaining: standings.iter().map(Remaining::of).collect() })
+        self.count_denial(subject, place_of(&limited, limits));
+        Ok(Decision { outcome: Err(limited), remaining })
+    }
+
+    /// How long it takes at the least until so many units have passed, whatever is in use now; and by which limit.
+    fn least_wait(&self, limits: &[Limit], units: u64) -> (usize, Duration) {
+        let least = |limit: &Limit| {
+            let quota = u64::from(limit.quota());
+            let (times, of) = match self.window {
+                // A quota at once, and then one after the other.
+                Window::Gcra => (units.saturating_sub(quota), limit.per() / limit.quota()),
+                _ => (units.saturating_sub(1) / quota, limit.per()),
+            };
+            let nanoseconds = u64::try_from(of.as_nanos() * u128::from(times));
+            Duration::from_nanos(nanoseconds.unwrap_or(u64::MAX))
+        };
+        let each = limits.iter().map(least).enumerate();
+        each.max_by_key(|(_, wait)| *wait).unwrap_or_default()
     }
 }

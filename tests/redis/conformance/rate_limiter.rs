@@ -466,6 +466,25 @@ macro_rules! suite {
                 assert!(limiter.until_ready_within("ada", per(200)).await.told().is_ok());
             });
 
+            case!(who_waits_and_passes_was_denied_nothing, {
+                for window in WINDOWS {
+                    let limiter = $make(window, &[Limit::new(1, per(60))]).await;
+                    for _ in 0..3 {
+                        drop(limiter.until_ready("ada").await.told());
+                    }
+                    let stats = limiter.stats();
+                    assert_eq!((stats.admitted, stats.waited, stats.denied), (3, 2, 0), "{window:?}");
+                    // In vain, and given up.
+                    assert!(limiter.until_ready_within("ada", per(1)).await.told().is_err());
+                    let gone = tokio::time::timeout(per(10), limiter.until_ready("ada")).await;
+                    assert!(gone.is_err());
+                    let stats = limiter.stats();
+                    assert_eq!((stats.admitted, stats.waited, stats.denied), (3, 2, 1), "{window:?}");
+                    let denials: u64 = limiter.denials().iter().map(|(_, denials)| denials).sum();
+                    assert_eq!(denials, 1);
+                }
+            });
+
             case!(stats_count_what_was_decided, {
                 let limiter = $make(Window::Log, &[Limit::per_minute(2)]).await;
                 let permit = limiter.check("ada").await.told().unwrap();

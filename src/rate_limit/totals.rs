@@ -1,0 +1,97 @@
+//! What a limiter has decided, of all its shards together; and those that are denied without a check.
+
+use std::hash::{BuildHasher, Hash};
+
+use super::{
+    ByWindow, Limit, Limited, RateLimiter,
+    algorithm::Algorithm,
+    dispatch,
+    limiter::Limiter,
+    stats::{COUNTED, CheckCounts, LimiterStats, with_denials},
+};
+use crate::engine::{
+    clock::Now,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+    to_key::ToKey,
+};
+
+impl<K, S> RateLimiter<K, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    /// What the limiter has decided and holds. O(shards).
+    pub fn stats(&self) -> LimiterStats {
+        dispatch!(&self.0, limiter => limiter.stats())
+    }
+
+    /// How many of the denials of [`stats`](RateLimiter::stats) each limit has: where several had no room, the one
+    /// that it takes longest to wait for. Limits of other plans count by their place, from the seventh on together.
+    /// O(shards).
+    ///
+    /// ```
+    /// use fleeting::{Limit, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let (burst, hourly) = (Limit::per_second(1).named("burst"), Limit::per_hour(9).named("hourly"));
+    /// let limiter = RateLimiter::<u32>::builder().limit(burst.clone()).limit(hourly.clone()).build();
+    /// assert!(limiter.check(&7).await.is_ok());
+    /// assert!(limiter.check(&7).await.is_err());
+    /// assert_eq!(limiter.denials(), [(burst, 1), (hourly, 0)]);
+    /// # }
+    /// ```
+    pub fn denials(&self) -> Vec<(Limit, u64)> {
+        dispatch!(&self.0, limiter => limiter.denials())
+    }
+}
+
+impl<K, A, S> Limiter<K, A, S>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    A: Algorithm,
+    S: BuildHasher + Clone + Send + Sync + 'static,
+{
+    pub(super) fn stats(&self) -> LimiterStats {
+        let mut stats = LimiterStats {
+            keys: self.shared.store.len(),
+            overflowed: self.strangers.counts.checks(),
+            refunded: self.refunds.load(Relaxed),
+            // Before the checks, of which it is a part.
+            waited: self.waited.load(Acquire),
+            shadowed: self.shadowed.load(Acquire),
+            ..LimiterStats::default()
+        };
+        self.all_counts().for_each(|counts| stats.add(counts));
+        stats
+    }
+
+    pub(super) fn denials(&self) -> Vec<(Limit, u64)> {
+        let mut denials = [0; COUNTED];
+        for counts in self.all_counts() {
+            denials.iter_mut().zip(counts.denials()).for_each(|(sum, denials)| *sum += denials);
+        }
+        with_denials(&self.limits(), denials.into_iter())
+    }
+
+    /// Counts one who waited, or would have to, and does not pass.
+    pub(super) fn turn_away<Q>(
+        &self,
+        key: &Q,
+        limits: Option<&[Limit]>,
+        limited: Limited,
+    ) -> Limited
+    where
+        Q: ToKey<K> + ?Sized,
+    {
+        let is_it = |limit: &Limit| limit == limited.limit();
+        let place = self.with_plan(limits, |limits, _| limits.iter().position(is_it));
+        self.turned_away.count_denial(place.unwrap_or(0));
+        let now = self.shared.clock.lazy_now().at_least();
+        self.tell_of_denial(self.shared.store.place(key), key, now, limited.limit());
+        limited
+    }
+
+    fn all_counts(&self) -> impl Iterator<Item = &CheckCounts> {
+        self.counts.iter().chain([&self.strangers.counts, &self.turned_away])
+    }
+}
