@@ -75,6 +75,10 @@ mod primitives {
             self.0.write().expect("nothing panics under it here")
         }
 
+        pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
+
         pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
             self.0.try_write().ok()
         }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use fleeting::{
-    Limit, RateLimitDecision, RateLimitLayer, Window,
+    Limit, Window,
     redis::{Error, OnError, RateLimiter},
 };
+#[cfg(feature = "axum")]
+use fleeting::{RateLimitDecision, RateLimitLayer};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
 

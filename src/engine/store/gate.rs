@@ -19,7 +19,9 @@ use crate::engine::sync::{
     spin, thread,
 };
 
-/// How often a writer spins before it closes the gate: two who just meet need no queue.
+/// How often a writer spins before it closes the gate: two who just meet need no queue. And how much longer where no
+/// readers hold the lock, as those who overlap never leave it.
+const LEAST_PATIENCE: u32 = 30;
 const PATIENCE: u32 = 300;
 
 /// How often between two tries: at most; and where the lock is held for long.
@@ -63,16 +65,33 @@ impl Gate {
 
     /// Locks what could not be locked at once.
     #[cold]
-    pub(super) fn write<T>(&self, try_lock: impl Fn() -> Option<T>, lock: impl FnOnce() -> T) -> T {
-        let (mut spins, mut spun) = (1, 0);
-        while spun < PATIENCE {
-            spin(spins);
-            if let Some(locked) = try_lock() {
-                return locked;
+    pub(super) fn write<T>(
+        &self,
+        try_lock: impl Fn() -> Option<T>,
+        is_read: impl FnOnce() -> bool,
+        lock: impl FnOnce() -> T,
+    ) -> T {
+        let mut spins = 1;
+        let mut try_for = |patience| {
+            let mut spun = 0;
+            while spun < patience {
+                spin(spins);
+                if let Some(locked) = try_lock() {
+                    return Some(locked);
+                }
+                spun += spins;
+                let most = if self.is_long.load(Relaxed) { FEW_SPINS } else { MOST_SPINS };
+                spins = most.min(2 * spins);
             }
-            spun += spins;
-            let most = if self.is_long.load(Relaxed) { FEW_SPINS } else { MOST_SPINS };
-            spins = most.min(2 * spins);
+            None
+        };
+        if let Some(locked) = try_for(LEAST_PATIENCE) {
+            return locked;
+        }
+        if !is_read()
+            && let Some(locked) = try_for(PATIENCE)
+        {
+            return locked;
         }
         let turn = self.turn.lock().expect("nothing panics while it waits for a lock");
         self.closed.store(true, Relaxed);

@@ -95,7 +95,10 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         let lock = &self.map.shards()[index];
         let table = match lock.try_write() {
             Some(table) => table,
-            None => self.gates[index].write(|| lock.try_write(), || lock.write()),
+            None => {
+                let is_read = || lock.try_read().is_some();
+                self.gates[index].write(|| lock.try_write(), is_read, || lock.write())
+            }
         };
         self.locked(index, table)
     }
