@@ -28,16 +28,13 @@ use tokio::time::{Instant, sleep};
 pub use self::{builder::ClientBuilder, urls::Urls};
 pub(super) use self::{
     cluster::SlotPlace,
+    dial::LONGEST,
     feed::{Feed, Mark},
     link::Asked,
     node::Node,
 };
 use self::{
-    connection::Connection,
-    counters::ClientCounters,
-    dial::{Dial, LONGEST},
-    feed::Sent,
-    link::Request,
+    connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
     node::Lane,
 };
 use super::{

@@ -14,18 +14,10 @@ use tokio::{
     time::{advance, sleep, timeout},
 };
 
-use crate::limits::{MILLISECOND, MINUTE, SECOND, WINDOWS};
-
-thread_local! {
-    /// After so many calls of a key's code one panics.
-    static FUSE: Cell<u32> = const { Cell::new(u32::MAX) };
-}
-
-fn burn() {
-    let left = FUSE.get() - 1;
-    FUSE.set(if left == 0 { u32::MAX } else { left });
-    assert!(left > 0, "the fuse has burnt");
-}
+use crate::{
+    fuse::{FUSE, burn},
+    limits::{MILLISECOND, MINUTE, SECOND, WINDOWS},
+};
 
 struct Fragile(u32);
 
@@ -96,7 +88,7 @@ async fn a_key_that_panics_harms_no_later_call() {
                     }
                 });
                 let _ = call.catch_unwind().await;
-                FUSE.set(u32::MAX);
+                FUSE.set(0);
                 let case = format!("{window:?}, {max_keys} keys, verb {verb}, fuse {fuse}");
                 for key in 1..5 {
                     let waits = timeout(MINUTE, async { limiter.until_ready(&Fragile(key)).await });

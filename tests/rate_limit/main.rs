@@ -2,6 +2,8 @@
 
 #[path = "../common/borrowed.rs"]
 mod borrowed;
+#[path = "../common/fuse.rs"]
+mod fuse;
 #[path = "../common/log.rs"]
 mod log;
 #[path = "../common/sequences.rs"]

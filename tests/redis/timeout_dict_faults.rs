@@ -13,7 +13,7 @@ use fleeting::{
 };
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tokio::time::sleep;
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     clock::{in_time, ms, until_enough},
@@ -490,14 +490,19 @@ async fn cut_connections(lease: Duration, takes: bool) -> Arc<Mutex<Seen>> {
         workers.push(tokio::spawn(work(dict, lease, takes, seen.clone())));
         proxies.push(proxy);
     }
+    cut_until_done(&proxies, workers).await;
+    seen
+}
+
+/// Cuts them again and again, and waits for those who work through them.
+async fn cut_until_done(proxies: &[Proxy], workers: Vec<JoinHandle<()>>) {
     for round in 0..60 {
         sleep((round % 7) * MILLI).await;
-        proxies[round as usize % 3].cut();
+        proxies[round as usize % proxies.len()].cut();
     }
     for worker in workers {
         worker.await.unwrap();
     }
-    seen
 }
 
 /// Nobody knows whether a claim whose answer was lost has failed until its lease is over; but it has once at most.
@@ -517,13 +522,7 @@ async fn connections_that_are_cut_let_nothing_fail_too_often_or_for_ever() {
                 workers.push(tokio::spawn(fail_now_and_then(dict, seed, seen.clone())));
                 proxies.push(proxy);
             }
-            for round in 0..60 {
-                sleep((round % 7) * MILLI).await;
-                proxies[round as usize % 3].cut();
-            }
-            for worker in workers {
-                worker.await.unwrap();
-            }
+            cut_until_done(&proxies, workers).await;
             let dict = dict(&server).await;
             let dead = dict.take_dead(usize::MAX).await.unwrap();
             assert!(dict.is_empty().await.unwrap(), "all the rest was acked");

@@ -1,5 +1,7 @@
 //! Expiring and sorted sets in memory, through their public API.
 
+#[path = "../common/fuse.rs"]
+mod fuse;
 #[path = "../common/sequences.rs"]
 mod sequences;
 

@@ -1,7 +1,6 @@
 //! `SortedSet`: against a list so simple that it must be right, and each promise of its docs.
 
 use std::{
-    cell::Cell,
     cmp::Ordering,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
@@ -10,6 +9,8 @@ use std::{
 use fleeting::SortedSet;
 use futures::FutureExt;
 use proptest::{collection::vec, prelude::*};
+
+use crate::fuse::{FUSE, burn};
 
 /// Scores and members, in order.
 type Model = Vec<(u32, String)>;
@@ -196,17 +197,6 @@ async fn calls_take_part_in_the_cooperative_budget() {
     }
     calls.abort();
     assert!(calls.await.unwrap_err().is_cancelled());
-}
-
-thread_local! {
-    /// Calls of `Ord`, `Eq` or `Clone` until one panics; 0 for never.
-    static FUSE: Cell<u32> = const { Cell::new(0) };
-}
-
-fn burn() {
-    let calls = FUSE.get();
-    FUSE.set(calls.saturating_sub(1));
-    assert!(calls != 1, "the panic of this test");
 }
 
 /// A score and a member that panic where the fuse says so.

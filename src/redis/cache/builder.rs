@@ -11,16 +11,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    super::{Client, Error, Format, client::Feed, keyspace::Kind},
+    super::{
+        Client, Error, Format,
+        client::{Feed, LONGEST},
+        keyspace::Kind,
+    },
     Cache,
     commands::Commands,
     near::{Make, NearCache, Settings},
     state::CacheState,
     stats::{Counters, Counts},
 };
-
-/// As good as for ever: the server counts no further, nor does an `Instant`.
-const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// Sets up a [`Cache`]. Made by [`Cache::builder`].
 #[must_use = "a builder does nothing until `build`"]

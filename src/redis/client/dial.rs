@@ -29,8 +29,8 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// As good as for ever, and no overflow.
-pub(super) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+/// As good as for ever: no server counts further, nor does an `Instant`.
+pub(in crate::redis) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// The settings that all connections of a client have in common.
 pub(super) struct Dial {

@@ -10,7 +10,7 @@ use super::{
     deny_cache::Denial,
     on_error::{Fallback, FallbackDecision},
     permit::{Charged, Permit},
-    protocol::{self, Outcome, Remaining, Reply},
+    protocol::{self, Outcome, Remaining, Reply, Verb},
     state::LimiterState,
 };
 use crate::{
@@ -77,7 +77,7 @@ impl LimiterState {
             return Ok(Decision { outcome: Err(denial.limited), remaining: denial.remaining });
         }
         let args = self.limit_args_of(plan, &own);
-        let call = protocol::check(self.window, &subject, cost, &args);
+        let call = protocol::ask(Verb::Check, self.window, &subject, cost, &args);
         // Once: a second check would charge a second time.
         let answer = call.within(self.timeout).send_once(&self.client);
         let Reply { outcome, remaining } = match self.ask_limits(answer, cost, &args).await {

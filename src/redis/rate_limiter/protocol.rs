@@ -118,45 +118,27 @@ impl LimitArgs {
     }
 }
 
-/// Charges `cost`, where there is room.
-pub(super) fn check<'a>(
-    window: Window,
-    subject: &[u8],
-    cost: u32,
-    limits: &[LimitArgs],
-) -> Call<'a> {
-    check_or_peek(window, b'c', subject, cost, limits)
+/// What is asked with a cost and limits.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Verb {
+    /// Charges the cost, where there is room.
+    Check = b'c',
+    /// Charges it, whether there is room or not. What it answers tells nothing.
+    Debt = b'd',
+    /// What a check would find, of a cost that is above no quota.
+    Peek = b'p',
 }
 
-/// Charges `cost`, whether there is room or not. What it answers tells nothing.
-pub(super) fn debt<'a>(
+pub(super) fn ask<'a>(
+    verb: Verb,
     window: Window,
-    subject: &[u8],
-    cost: u32,
-    limits: &[LimitArgs],
-) -> Call<'a> {
-    check_or_peek(window, b'd', subject, cost, limits)
-}
-
-/// What a check of `cost` units would find, which is above no quota.
-pub(super) fn peek<'a>(
-    window: Window,
-    subject: &[u8],
-    cost: u32,
-    limits: &[LimitArgs],
-) -> Call<'a> {
-    check_or_peek(window, b'p', subject, cost, limits)
-}
-
-fn check_or_peek<'a>(
-    window: Window,
-    verb: u8,
     subject: &[u8],
     cost: u32,
     limits: &[LimitArgs],
 ) -> Call<'a> {
     let limits = limits.iter().flat_map(|limit| [limit.quota.into(), limit.per, limit.step]);
-    call(window, verb, subject, cost.into(), limits)
+    call(window, verb as u8, subject, cost.into(), limits)
 }
 
 /// Takes back what was charged. It answers how many charges it took back: one, or none.

@@ -13,7 +13,7 @@ use super::{
     deny_cache::DenyCache,
     on_error::Fallback,
     plan::{OwnPlan, Plan},
-    protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply},
+    protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply, Verb},
     stats::{Counters, LimiterStats},
 };
 use crate::{
@@ -98,7 +98,8 @@ impl LimiterState {
         own: &Plan,
     ) -> Result<Reply, Error> {
         let args = self.limit_args_of(plan, own);
-        let call = protocol::peek(self.window, subject, cost, &args).within(self.timeout);
+        let call =
+            protocol::ask(Verb::Peek, self.window, subject, cost, &args).within(self.timeout);
         self.ask_limits(call.send_idempotent(&self.client), cost, &args).await
     }
 
@@ -135,7 +136,8 @@ impl LimiterState {
         coop::proceed().await;
         let own = self.plan.present();
         let limits = plan.unwrap_or(&own.args);
-        let call = protocol::debt(self.window, subject, cost, limits).within(self.timeout);
+        let call =
+            protocol::ask(Verb::Debt, self.window, subject, cost, limits).within(self.timeout);
         let answer = self.ask(call.send_once::<Vec<u8>>(&self.client)).await;
         // They have to wait longer now.
         self.forget_denials(subject);
