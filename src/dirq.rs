@@ -94,6 +94,10 @@
 //! no disk is waited for in place. That takes two processors. Where they are busy with other things, so that it would
 //! be in vain, calls are trips again; it is tried anew from time to time.
 //!
+//! **Synced** adds of several callers to one queue go together: a thread of its own makes those of up to 64 who came while
+//! it made the last, as a disk that waits for one file takes others along, and ends where no more come. Each has its own
+//! answer.
+//!
 //! **In memory** no call waits for a disk, and the trip would be most of its cost. So where a queue's directory is
 //! on Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, what is about one element is done in place, by the
 //! thread that polls the future: to add up to 64 KiB, to lock, read, unlock, remove or touch, and to go on with what
@@ -130,7 +134,7 @@
 
 // From above: `queue` is what users call on both kinds, `simple` and `normal` what they call on one, and the kinds
 // themselves, by operation: `add`, `lock`, `purge`. Both implement `protocol`, on `root`, the queue's directory. `fs` is
-// the one door to the file system, and `blocking` says on which thread one goes through it.
+// the one door to the file system; `blocking` says on which thread one goes through it, and `group` who goes together.
 mod ahead;
 mod blocking;
 mod bound;
@@ -143,6 +147,7 @@ mod element;
 mod error;
 mod file_name;
 mod fs;
+mod group;
 mod lock;
 mod lock_guard;
 mod name;

@@ -219,6 +219,20 @@ impl Error {
         }
     }
 
+    /// The same, for one more of those who are to be told.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Io { operation, path, source } => {
+                let again = match source.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(source.kind(), source.to_string()),
+                };
+                Self::io(operation, path, again)
+            }
+            other => Self::io("add to", PathBuf::new(), io::Error::other(other.to_string())),
+        }
+    }
+
     /// Why a file can't be read.
     pub(super) fn unreadable(
         operation: &'static str,

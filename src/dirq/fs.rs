@@ -23,6 +23,7 @@ use rustix::{
 use self::{call::call, make_dir::make_dir_at};
 pub(super) use self::{
     dir::{Dir, OpenFor},
+    file::NewFile,
     rename::rename_to_free_name,
     stat::{id, is_directory, is_file, modified},
 };

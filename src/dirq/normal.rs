@@ -12,12 +12,14 @@ mod rotation;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use self::{
+    add::len_of,
     layout::{Normal, OBSOLETE, TEMPORARY},
     rotation::Rotation,
 };
 use super::{
     DirQueue, Element, Error, Name, Schema,
     blocking::{Work, run, run_blocking},
+    group::{self, Group},
     root::Options,
 };
 
@@ -96,8 +98,12 @@ impl DirQueue<Normal> {
     /// Who drops the future can't know whether the element is added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
-        let length = self.protocol.length_of_add(&element);
         let room = self.room(1).await?;
+        if group::takes(&self.protocol.root, len_of(&element)) {
+            let files = self.protocol.schema()?.encode(element)?;
+            return group::add(&self.protocol, files, room).await;
+        }
+        let length = self.protocol.length_of_add(&element);
         run("add to", length, &self.protocol, move |queue| {
             let _room = room;
             queue.add(element)
@@ -196,6 +202,8 @@ impl QueueBuilder {
     /// Whether new elements survive a crash of the machine: each add waits until the disk has the files and
     /// their names, and those of the directories that they are in, up to the mount. Defaults to false, as in the other
     /// implementations.
+    ///
+    /// Adds of several callers at once are [synced together](super#cost).
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
@@ -241,6 +249,8 @@ impl QueueBuilder {
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
-        Ok(Queue { protocol: Arc::new(Normal { root, schema, rotation }) })
+        Ok(Queue {
+            protocol: Arc::new(Normal { root, schema, rotation, synced: Group::default() }),
+        })
     }
 }

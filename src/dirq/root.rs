@@ -16,6 +16,7 @@ use std::{
 use rand::{RngExt, make_rng, rngs::SmallRng};
 use rustix::io::Errno;
 
+pub(super) use self::sync::Written;
 use super::{
     Error, Name,
     bound::Bound,

@@ -16,6 +16,7 @@ use self::layout::Simple;
 use super::{
     DirQueue, Error, Name,
     blocking::{Work, run, run_blocking},
+    group::{self, Group},
     root::Options,
 };
 
@@ -93,8 +94,11 @@ impl DirQueue<Simple> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
-        let length = Work::of_add(&self.protocol.root, data.len());
         let room = self.room(1).await?;
+        if group::takes(&self.protocol.root, data.len()) {
+            return group::add(&self.protocol, data, room).await;
+        }
+        let length = Work::of_add(&self.protocol.root, data.len());
         run("add to", length, &self.protocol, move |queue| {
             let _room = room;
             queue.add(&data)
@@ -226,6 +230,8 @@ impl QueueSimpleBuilder {
     /// Whether new elements survive a crash of the machine: each add waits until the disk has the file and
     /// its name, and those of the directories that it is in, up to the mount. Defaults to false, as in the other
     /// implementations.
+    ///
+    /// Adds of several callers at once are [synced together](super#cost).
     pub fn sync(mut self, sync: bool) -> Self {
         self.options.sync = sync;
         self
@@ -274,6 +280,8 @@ impl QueueSimpleBuilder {
         };
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
-        Ok(QueueSimple { protocol: Arc::new(Simple { root, granularity }) })
+        Ok(QueueSimple {
+            protocol: Arc::new(Simple { root, granularity, synced: Group::default() }),
+        })
     }
 }

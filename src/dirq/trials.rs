@@ -26,6 +26,7 @@ use tokio::task::unconstrained;
 use super::{
     DirQueue, Element, Error, Name, Purge, Queue, QueueSimple,
     fs::faults::{Fate, is_planned, with},
+    group::AddInGroups,
     protocol::Protocol,
 };
 
@@ -119,6 +120,26 @@ impl Process {
         match self {
             Self::Simple(queue) => now(queue.add_many(bodies)),
             Self::Normal(queue) => now(queue.add_many(bodies.iter().map(|body| element(body)))),
+        }
+    }
+
+    /// Adds of several callers that are made together.
+    fn add_each(&self, bodies: &[&str]) -> Vec<Result<Name, Error>> {
+        let add = || match self {
+            Self::Simple(queue) => {
+                let bodies = bodies.iter().map(|body| body.as_bytes().to_vec());
+                queue.protocol.add_each(bodies.collect())
+            }
+            Self::Normal(queue) => {
+                let schema = queue.schema().expect("it has one");
+                let files =
+                    bodies.iter().map(|body| schema.encode(element(body)).expect("it fits"));
+                queue.protocol.add_each(files.collect())
+            }
+        };
+        match is_planned() {
+            true => add(),
+            false => with(|_| Fate::Made, add),
         }
     }
 

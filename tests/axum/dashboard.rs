@@ -166,7 +166,11 @@ async fn samples_follow_each_other() {
     let mut body = get(&app, "/stream").await.into_body();
     let mut numbers = Vec::new();
     while numbers.len() < 3 {
-        let frame = body.frame().await.expect("it lasts for ten seconds").expect("it is whole");
+        // It lasts for ten seconds, and is asked for anew.
+        let Some(frame) = body.frame().await.transpose().expect("it is whole") else {
+            body = get(&app, "/stream").await.into_body();
+            continue;
+        };
         let event = String::from_utf8(frame.into_data().expect("it is data").into()).unwrap();
         // A line without a name keeps the connection awake.
         let Some(data) = event.split("data: ").nth(1) else { continue };

@@ -10,6 +10,7 @@ use std::{
 };
 
 use fleeting::dirq::{Error, Name, Purge, QueueSimple};
+use futures::future::join_all;
 use tempfile::TempDir;
 
 use super::{IN_MEMORY, tempdir};
@@ -304,7 +305,7 @@ async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
     let dir = tempdir().unwrap();
     let queue = QueueSimple::builder(dir.path().join("queue")).sync(true).max_size(5);
     let queue = queue.open().await.unwrap();
-    for count in [0, 1, 2, 15, 16, 17, 100] {
+    for count in [0, 1, 2, 63, 64, 65, 130] {
         let bodies: Vec<_> = (0..count).map(|i| i.to_string()).collect();
         let names = queue.add_many(&bodies).await.unwrap();
         assert_eq!(all(queue.names()).await, names);
@@ -320,6 +321,27 @@ async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
             assert_eq!(left, None);
         }
     }
+}
+
+#[tokio::test]
+async fn adds_of_several_callers_that_are_synced_together_have_their_own_answers() {
+    let dir = tempdir().unwrap();
+    let queue = QueueSimple::builder(dir.path().join("queue")).sync(true).max_size(3);
+    let queue = queue.max_elements(150).open().await.unwrap();
+    let bodies: Vec<_> =
+        (0..200).map(|i| if i % 7 == 3 { "long".into() } else { i.to_string() }).collect();
+    let added = join_all(bodies.iter().map(|body| queue.add(body))).await;
+    let mut full = 0;
+    for (body, added) in bodies.iter().zip(added) {
+        match added {
+            Ok(name) => assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), body),
+            Err(Error::TooLarge { limit: 3, .. }) => assert_eq!(body, "long"),
+            Err(Error::Full { max_elements: 150, .. }) => full += 1,
+            Err(error) => panic!("{body}: {error:?}"),
+        }
+    }
+    assert!(full > 0, "there is room for 150, and 172 are short enough");
+    assert_eq!(queue.count().await.unwrap(), 0);
 }
 
 #[tokio::test]

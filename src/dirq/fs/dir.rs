@@ -22,7 +22,7 @@ use rustix::{
 
 use super::{
     call::call,
-    file::{read_all, write_all},
+    file::{NewFile, read_all, write_all},
     make_dir::make_dir_at,
     stat::id,
 };
@@ -72,19 +72,26 @@ impl Dir {
         &self.path
     }
 
-    /// A new file with all of `data`. Where that fails, there is none.
+    /// A new file with all of `data`; open, where it is to be synced. Where that fails, there is none.
     pub(in crate::dirq) fn create(
         &self,
         name: &CStr,
         data: &[u8],
         umask: Option<Mode>,
         sync: bool,
-    ) -> Result<()> {
+    ) -> Result<Option<NewFile>> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         // The final mode from the first moment: what was readable once stays open to who opened it then.
         let mode = FILE_MODE.difference(umask.unwrap_or(Mode::empty()));
         let file = call("create", || openat(&self.fd, name, flags, mode))?;
-        write_all(file, data, umask.map(|_| mode), sync).inspect_err(|_| {
+        let written = write_all(file, data, umask.map(|_| mode)).and_then(|file| match sync {
+            true => {
+                file.begin_sync();
+                Ok(Some(file))
+            }
+            false => file.close().map(|()| None),
+        });
+        written.inspect_err(|_| {
             // The first error is the one to tell.
             let _ = self.unlink(name);
         })

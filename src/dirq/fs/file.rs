@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use nix::unistd::close;
+#[cfg(target_os = "linux")]
+use rustix::fs::{Advice, fadvise};
 use rustix::{
     buffer::spare_capacity,
     fs::{Mode, fchmod, fstat, fsync},
@@ -11,14 +13,36 @@ use rustix::{
 
 use super::{call::call, stat::is_file};
 
+/// A new file with all of its data, still open.
+pub(in crate::dirq) struct NewFile(OwnedFd);
+
+impl NewFile {
+    /// Lets the disk begin with it, so that who syncs many waits for less: asked whether memory has to keep it, Linux
+    /// begins to write what only memory has.
+    #[cfg(target_os = "linux")]
+    pub(super) fn begin_sync(&self) {
+        // A hint, without which it takes longer.
+        let _ = call("begin to sync", || fadvise(&self.0, 0, None, Advice::DontNeed));
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn begin_sync(&self) {}
+
+    /// Lets what is in it survive a crash of the machine, and closes it.
+    pub(in crate::dirq) fn sync(self) -> Result<()> {
+        call("sync a file", || fsync(&self.0))?;
+        self.close()
+    }
+
+    /// Some file systems (NFS, CIFS, those in user space) only say here that the disk or the quota is full.
+    pub(super) fn close(self) -> Result<()> {
+        call("close", || close(self.0).map_err(|error| Errno::from_raw_os_error(error as i32)))
+    }
+}
+
 /// Writes all of `data` into a file that is new. The mode is for where the process' umask took more of it than it was
 /// to.
-pub(super) fn write_all(
-    file: OwnedFd,
-    mut data: &[u8],
-    mode: Option<Mode>,
-    sync: bool,
-) -> Result<()> {
+pub(super) fn write_all(file: OwnedFd, mut data: &[u8], mode: Option<Mode>) -> Result<NewFile> {
     while !data.is_empty() {
         match call("write", || write(&file, data)) {
             // No file system should; it would be asked for ever.
@@ -31,11 +55,7 @@ pub(super) fn write_all(
     if let Some(mode) = mode {
         call("chmod", || fchmod(&file, mode))?;
     }
-    if sync {
-        call("sync a file", || fsync(&file))?;
-    }
-    // Some file systems (NFS, CIFS, those in user space) only say here that the disk or the quota is full.
-    call("close", || close(file).map_err(|error| Errno::from_raw_os_error(error as i32)))
+    Ok(NewFile(file))
 }
 
 /// All of a regular file: `EINVAL` where it is something else, `EFBIG` where it is longer than `limit`.

@@ -2,20 +2,20 @@
 
 use std::{ffi::CString, path::PathBuf, sync::Arc};
 
-use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::{
-    layout::{Normal, TEMPORARY},
+    layout::{Files, Normal, TEMPORARY},
     remove::remove_element_dir,
 };
 use crate::dirq::{
     Element, Error, Name,
     blocking::Work,
     file_name::FileName,
-    fs::{Dir, Mode, OpenFor, id},
+    fs::{Dir, Mode, NewFile, OpenFor, id},
+    group::{AddInGroups, Group},
     retry::RetryBudget,
-    root::{Opener, Root},
+    root::{Opener, Root, Written},
 };
 
 impl Normal {
@@ -23,10 +23,7 @@ impl Normal {
     pub(super) fn length_of_add(&self, element: &Element) -> Work {
         // To count a directory is as long as it is full.
         match self.rotation.has_room() {
-            true => {
-                let len = element.iter().map(|(_, value)| value.len()).sum();
-                Work::of_add(&self.root, len)
-            }
+            true => Work::of_add(&self.root, len_of(element)),
             false => Work::Long,
         }
     }
@@ -34,7 +31,8 @@ impl Normal {
     pub(super) fn add(&self, element: Element) -> Result<Name, Error> {
         let files = self.schema()?.encode(element)?;
         let mut dirs = AddDirs::new(&self.root);
-        let temp = self.write(&mut dirs, &files)?;
+        let mut temp = self.write(&mut dirs, &files)?;
+        temp.sync()?;
         let name = self.publish(&mut dirs, temp, &files)?;
         self.root.finish_add(name)
     }
@@ -44,15 +42,12 @@ impl Normal {
         let schema = self.schema()?;
         let encode = |element| schema.encode(element);
         let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
-        let encoded: Vec<_> = encoded.iter().collect();
-        let written = self.root.write_all(&encoded, |encoded| {
-            let mut dirs = AddDirs::new(&self.root);
-            let write = |&files| Ok((self.write(&mut dirs, files)?, files));
-            encoded.iter().map(write).collect()
-        })?;
         let mut dirs = AddDirs::new(&self.root);
+        let write = |files| self.write(&mut dirs, files);
+        let most = most_files(&encoded);
+        let written = self.root.write_each(&encoded, most, write).collect::<Result<Vec<_>, _>>()?;
         let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
-        self.root.finish_adds(written.into_iter().map(publish))
+        self.root.finish_adds(written.into_iter().zip(&encoded).map(publish))
     }
 
     /// Writes the files of an element into a directory of their own, in `temporary`.
@@ -73,7 +68,8 @@ impl Normal {
             let name = FileName::element(self.root.names.next());
             match parent.mkdir(name.c_str(), umask) {
                 Ok(()) => {
-                    let mut temp = TempElement { parent, name, id: None, published: false };
+                    let mut temp =
+                        TempElement { parent, name, id: None, published: false, open: None };
                     match temp.fill(files, umask, self.root.sync) {
                         Ok(()) => return Ok(temp),
                         // Other implementations purge what they find empty, however young it is.
@@ -124,7 +120,10 @@ impl Normal {
                         return Ok(name);
                     }
                     // A purge took it for one whose writer died.
-                    Err(Errno::NOENT) => temp = self.write(dirs, files)?,
+                    Err(Errno::NOENT) => {
+                        temp = self.write(dirs, files)?;
+                        temp.sync()?;
+                    }
                     Err(error) => return Err(Error::io("add", self.root.path_of(&name), error)),
                 },
                 Err(error) => return Err(Error::io("add", self.root.path_of(&name), error)),
@@ -154,8 +153,34 @@ impl Normal {
     }
 }
 
-/// The files of an element, by the names of its fields.
-type Files = Vec<(String, Bytes)>;
+impl AddInGroups for Normal {
+    type Item = Files;
+
+    fn group(&self) -> &Group<Files> {
+        &self.synced
+    }
+
+    fn add_each(&self, elements: Vec<Files>) -> Vec<Result<Name, Error>> {
+        let mut dirs = AddDirs::new(&self.root);
+        let write = |files: &Files| self.write(&mut dirs, files);
+        let most = most_files(&elements);
+        let written: Vec<_> = self.root.write_each(&elements, most, write).collect();
+        let publish = |(temp, files): (Result<_, _>, &Files)| self.publish(&mut dirs, temp?, files);
+        let mut added: Vec<_> = written.into_iter().zip(&elements).map(publish).collect();
+        self.root.finish_each(&mut added);
+        added
+    }
+}
+
+/// How many bytes it has.
+pub(super) fn len_of(element: &Element) -> usize {
+    element.iter().map(|(_, value)| value.len()).sum()
+}
+
+/// How many files are open until an element of these is synced: those of its fields, and its directory.
+fn most_files(elements: &[Files]) -> usize {
+    elements.iter().map(|files| files.len() + 1).max().unwrap_or(1)
+}
 
 /// The directories through which new elements come in, opened once for all of a call.
 struct AddDirs<'a> {
@@ -177,6 +202,8 @@ struct TempElement {
     /// Which directory it is, wherever it goes.
     id: Option<(u64, u64)>,
     published: bool,
+    /// Its directory and files, where they are to be synced, and are not yet.
+    open: Option<(Dir, Vec<(NewFile, CString)>)>,
 }
 
 impl TempElement {
@@ -189,16 +216,26 @@ impl TempElement {
         let element = self.parent.enter(self.name.c_str(), OpenFor::Traversal);
         let element = element.map_err(|error| (error, self.parent.path_of(self.name.c_str())))?;
         self.id = Some(element.id().map_err(|error| (error, element.path().to_owned()))?);
+        let mut open = Vec::new();
         for (field, data) in files {
             let file =
                 CString::new(field.as_str()).expect("a field's name is of letters and digits");
             let created = element.create(&file, data, umask, sync);
-            created.map_err(|error| (error, element.path_of(&file)))?;
+            let created = created.map_err(|error| (error, element.path_of(&file)))?;
+            open.extend(created.map(|created| (created, file)));
         }
-        match sync {
-            true => element.sync().map_err(|error| (error, element.path().to_owned())),
-            false => Ok(()),
+        self.open = sync.then_some((element, open));
+        Ok(())
+    }
+}
+
+impl Written for TempElement {
+    fn sync(&mut self) -> Result<(), Error> {
+        let Some((element, files)) = self.open.take() else { return Ok(()) };
+        for (file, name) in files {
+            file.sync().map_err(Error::on("write", || element.path_of(&name)))?;
         }
+        element.sync().map_err(Error::on("write", || element.path()))
     }
 }
 

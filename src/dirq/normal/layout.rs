@@ -7,6 +7,7 @@
 
 use std::{ffi::CStr, sync::Arc};
 
+use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::rotation::Rotation;
@@ -14,6 +15,7 @@ use crate::dirq::{
     Error, Name, Schema,
     file_name::FileName,
     fs::{Dir, OpenFor},
+    group::Group,
     root::{Opener, Root},
 };
 
@@ -23,7 +25,12 @@ pub struct Normal {
     pub(super) root: Root,
     pub(super) schema: Option<Schema>,
     pub(super) rotation: Rotation,
+    /// Adds that are synced.
+    pub(super) synced: Group<Files>,
 }
+
+/// The files of an element, by the names of its fields.
+pub(super) type Files = Vec<(String, Bytes)>;
 
 pub(super) const TEMPORARY: &str = "temporary";
 pub(super) const OBSOLETE: &str = "obsolete";

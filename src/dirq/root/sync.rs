@@ -2,8 +2,8 @@
 //! directories on the way to them.
 
 use std::{
-    panic::resume_unwind,
-    sync::{MutexGuard, PoisonError},
+    iter,
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -15,46 +15,37 @@ use crate::dirq::{
     fs::{Dir, OpenFor},
 };
 
-impl Root {
-    /// How many files of one call are synced at once: a disk that waits for one takes others along.
-    const SYNCED_AT_ONCE: usize = 16;
+/// What is written and is no element yet. Dropped as such, it leaves nothing behind.
+pub(in crate::dirq) trait Written: Send {
+    /// Lets it survive a crash of the machine.
+    fn sync(&mut self) -> Result<(), Error>;
+}
 
-    /// Writes `items`, in parts at once where each is synced; or undoes it all by dropping what was written, where one
-    /// can't be.
-    pub(in crate::dirq) fn write_all<T: Sync, W: Send>(
+impl Root {
+    /// How many files are written and open before they are synced.
+    const OPEN_AT_ONCE: usize = 64;
+
+    /// How many files are synced at once: a disk that waits for one takes others along.
+    const SYNCED_AT_ONCE: usize = 4;
+
+    /// Writes each of `items`, of so many files, and syncs what is written where that is wanted. What failed is told at
+    /// its place.
+    pub(in crate::dirq) fn write_each<T, W: Written>(
         &self,
-        items: &[T],
-        write: impl Fn(&[T]) -> Result<Vec<W>, Error> + Sync,
-    ) -> Result<Vec<W>, Error> {
-        // A plan is for the calls of one thread.
-        #[cfg(test)]
-        if crate::dirq::fs::faults::is_planned() {
-            return write(items);
-        }
-        if !self.sync || items.len() < 2 {
-            return write(items);
-        }
-        let mut parts = items.chunks(items.len().div_ceil(Self::SYNCED_AT_ONCE));
-        let own = parts.next();
-        thread::scope(|scope| {
-            let write = &write;
-            let begin = |part| match thread::Builder::new().spawn_scoped(scope, move || write(part))
-            {
-                Ok(thread) => Ok(thread),
-                // There are no more threads to be had.
-                Err(_) => Err(write(part)),
-            };
-            let others: Vec<_> = parts.map(begin).collect();
-            let mut written = own.map_or(Ok(Vec::new()), write)?;
-            for other in others {
-                let part = match other {
-                    Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                    Err(part) => part,
-                };
-                written.extend(part?);
+        items: impl IntoIterator<Item = T>,
+        files: usize,
+        mut write: impl FnMut(T) -> Result<W, Error>,
+    ) -> impl Iterator<Item = Result<W, Error>> {
+        let (mut items, sync) = (items.into_iter(), self.sync);
+        let at_once = if sync { (Self::OPEN_AT_ONCE / files).max(1) } else { 1 };
+        let next = move || {
+            let mut written: Vec<_> = items.by_ref().take(at_once).map(&mut write).collect();
+            if sync {
+                sync_each(&mut written);
             }
-            Ok(written)
-        })
+            Some(written).filter(|written| !written.is_empty())
+        };
+        iter::from_fn(next).flatten()
     }
 
     /// The last step of an add. Where it fails, the element is there: so its name comes with the error.
@@ -85,6 +76,19 @@ impl Root {
         match self.sync_names(&names).err().or(failed) {
             None => Ok(names),
             Some(error) => Err(error.behind(names)),
+        }
+    }
+
+    /// The last step of several adds, each of which has its own answer.
+    pub(in crate::dirq) fn finish_each(&self, adds: &mut [Result<Name, Error>]) {
+        let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
+        self.counts.added(names.len());
+        if let Err(error) = self.sync_names(&names) {
+            for add in adds {
+                if let Ok(name) = add {
+                    *add = Err(error.again().behind(vec![*name]));
+                }
+            }
         }
     }
 
@@ -127,6 +131,30 @@ impl Root {
     fn synced(&self) -> MutexGuard<'_, Synced> {
         self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Syncs what is written, several at once, and puts the error in its place where that fails.
+fn sync_each<W: Written>(written: &mut [Result<W, Error>]) {
+    let others = written.len().min(Root::SYNCED_AT_ONCE).saturating_sub(1);
+    // A plan is for the calls of one thread.
+    #[cfg(test)]
+    let others = if crate::dirq::fs::faults::is_planned() { 0 } else { others };
+    let left = Mutex::new(written.iter_mut());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let sync = || {
+        while let Some(written) = next() {
+            if let Err(error) = written.as_mut().map_or(Ok(()), W::sync) {
+                *written = Err(error);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..others {
+            // Where there are no more threads to be had, the others do all.
+            let _ = thread::Builder::new().spawn_scoped(scope, sync);
+        }
+        sync();
+    });
 }
 
 /// Lets the name of a directory, and of those above it, survive a crash of the machine, up to that of its file system.

@@ -13,15 +13,18 @@ use super::layout::Simple;
 use crate::dirq::{
     Error, Name,
     file_name::FileName,
-    fs::{CWD, Dir, is_file, lstat, rename_to_free_name, sync_file},
+    fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
+    group::{AddInGroups, Group},
     name_generator::seconds,
     retry::RetryBudget,
+    root::Written,
 };
 
 impl Simple {
     pub(super) fn add(&self, body: &[u8]) -> Result<Name, Error> {
         let mut target = None;
-        let temp = self.write(&mut target, body)?;
+        let mut temp = self.write(&mut target, body)?;
+        temp.sync()?;
         let name = self.publish_temp(&mut target, temp, body)?;
         self.root.finish_add(name)
     }
@@ -29,14 +32,11 @@ impl Simple {
     /// Adds an element of each body. Until all are written none is added, and where one can't be written
     /// none is.
     pub(super) fn add_many(&self, bodies: &[&[u8]]) -> Result<Vec<Name>, Error> {
-        let written = self.root.write_all(bodies, |bodies| {
-            let mut target = None;
-            let write = |&body| Ok((self.write(&mut target, body)?, body));
-            bodies.iter().map(write).collect()
-        })?;
         let mut target = None;
-        let publish = |(temp, body)| self.publish_temp(&mut target, temp, body);
-        self.root.finish_adds(written.into_iter().map(publish))
+        let write = |&body| self.write(&mut target, body);
+        let written = self.root.write_each(bodies, 1, write).collect::<Result<Vec<_>, _>>()?;
+        let publish = |(temp, &body)| self.publish_temp(&mut target, temp, body);
+        self.root.finish_adds(written.into_iter().zip(bodies).map(publish))
     }
 
     /// Makes an element of a file, by its name alone: where that fails, the file is where it was.
@@ -76,7 +76,7 @@ impl Simple {
             };
             let name = FileName::temporary(self.root.names.next());
             match to.dir.create(name.c_str(), body, self.root.umask, self.root.sync) {
-                Ok(()) => return Ok(TempFile { target: to, name: Some(name) }),
+                Ok(open) => return Ok(TempFile { target: to, name: Some(name), open }),
                 Err(Errno::EXIST) => {}
                 // A purge removed the directory, which was empty.
                 Err(Errno::NOENT) => *target = None,
@@ -108,6 +108,7 @@ impl Simple {
             // A purge took it for one whose writer died.
             retries.spend(|| self.root.path().to_owned())?;
             temp = self.write(target, body)?;
+            temp.sync()?;
         }
     }
 
@@ -167,6 +168,34 @@ struct TempFile {
     target: Target,
     /// None where it has become one, or is gone.
     name: Option<FileName>,
+    /// Where it is to be synced, and is not yet.
+    open: Option<NewFile>,
+}
+
+impl AddInGroups for Simple {
+    type Item = Vec<u8>;
+
+    fn group(&self) -> &Group<Vec<u8>> {
+        &self.synced
+    }
+
+    fn add_each(&self, bodies: Vec<Vec<u8>>) -> Vec<Result<Name, Error>> {
+        let mut target = None;
+        let write = |body: &Vec<u8>| self.write(&mut target, body);
+        let written: Vec<_> = self.root.write_each(&bodies, 1, write).collect();
+        let publish =
+            |(temp, body): (Result<_, _>, &Vec<u8>)| self.publish_temp(&mut target, temp?, body);
+        let mut added: Vec<_> = written.into_iter().zip(&bodies).map(publish).collect();
+        self.root.finish_each(&mut added);
+        added
+    }
+}
+
+impl Written for TempFile {
+    fn sync(&mut self) -> Result<(), Error> {
+        let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
+        file.sync().map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))
+    }
 }
 
 impl Drop for TempFile {

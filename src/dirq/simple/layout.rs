@@ -10,6 +10,7 @@ use std::ffi::CStr;
 
 use crate::dirq::{
     file_name::{LOCK, TEMPORARY, element_of},
+    group::Group,
     root::Root,
 };
 
@@ -19,6 +20,8 @@ pub struct Simple {
     pub(super) root: Root,
     /// For how many seconds new elements go to the same directory.
     pub(super) granularity: u32,
+    /// Adds that are synced.
+    pub(super) synced: Group<Vec<u8>>,
 }
 
 /// What a file beside an element is, by its suffix.

@@ -34,6 +34,14 @@ const DEEDS: &[(&str, Deed)] = &[
         let added = ["first", "second", "third"].map(str::to_owned).into_iter().take(names);
         log.borrow_mut().added.extend(added);
     }),
+    ("add together", |process, _, _, log| {
+        let bodies = ["first", "second", "third"];
+        for (body, added) in bodies.into_iter().zip(process.add_each(&bodies)) {
+            if matches!(added, Ok(_) | Err(Error::Partial { .. })) {
+                log.borrow_mut().added.insert(body.to_owned());
+            }
+        }
+    }),
     ("add a path", |process, _, file, log| {
         if let Process::Simple(queue) = process
             && now(queue.add_path(file)).is_ok()

@@ -29,6 +29,11 @@ const CALLS: &[(&str, Call)] = &[
         Err(Error::Partial { names, .. }) => Answer::Added(names.len() == 1),
         Err(_) => Answer::Added(false),
     }),
+    ("add together", |process, _| match process.add_each(&["new"]).remove(0) {
+        Ok(_) => Answer::Added(true),
+        Err(Error::Partial { names, .. }) => Answer::Added(names.len() == 1),
+        Err(_) => Answer::Added(false),
+    }),
     ("lock", |process, name| match process.lock(name) {
         Ok(true) => Answer::Locked,
         _ => Answer::Free,

@@ -1,0 +1,195 @@
+//! Each add is made once, whoever leads, gives up, or loses the runtime that it leads in.
+
+use std::{future::Future, pin::Pin, sync::mpsc};
+
+use futures_util::{FutureExt, future::join_all};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+use crate::dirq::{
+    QueueSimple,
+    fs::faults::{Fate, with},
+};
+
+type Adding = Pin<Box<dyn Future<Output = Result<Name, Error>> + Send>>;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap()
+}
+
+/// A queue, in a folder, whose elements have at most nine bytes.
+fn open() -> (QueueSimple, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let open = QueueSimple::builder(folder.path()).sync(true).max_size(9).open();
+    (runtime().block_on(open).unwrap(), folder)
+}
+
+/// An add, whatever the queue is on.
+fn adding(queue: &QueueSimple, body: &str) -> Adding {
+    let (queue, body) = (queue.protocol.clone(), body.as_bytes().to_vec());
+    Box::pin(async move { add(&queue, body, None).await })
+}
+
+/// The same, in line.
+fn waiting(queue: &QueueSimple, body: &str) -> Adding {
+    let mut adding = adding(queue, body);
+    assert!((&mut adding).now_or_never().is_none());
+    adding
+}
+
+/// Somebody leads, as long as this is kept, and does not come to what is added.
+fn led(queue: &QueueSimple) -> Lead<impl AddInGroups> {
+    queue.protocol.group().state().is_led = true;
+    Lead { queue: queue.protocol.clone(), has_left: false }
+}
+
+async fn read(queue: &QueueSimple, name: Name) -> String {
+    let body = queue.peek(&name).await.unwrap().expect("it is there");
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+fn count(queue: &QueueSimple) -> u64 {
+    runtime().block_on(queue.count()).unwrap()
+}
+
+#[test]
+fn those_who_wait_are_added_together_in_their_order() {
+    let (queue, _folder) = open();
+    let lead = led(&queue);
+    runtime().block_on(async {
+        let adds = ["a", "b", "c"].map(|body| waiting(&queue, body));
+        lead.begin();
+        let names = join_all(adds).await.into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+        assert!(names.is_sorted(), "{names:?}");
+        let found = join_all(names.iter().map(|&name| read(&queue, name))).await;
+        assert_eq!(found, ["a", "b", "c"]);
+    });
+    assert_eq!(count(&queue), 3);
+}
+
+#[test]
+fn who_gives_up_before_it_is_begun_adds_nothing_and_holds_up_nobody() {
+    let (queue, _folder) = open();
+    let lead = led(&queue);
+    runtime().block_on(async {
+        let first = waiting(&queue, "first");
+        let second = waiting(&queue, "second");
+        drop(first);
+        lead.begin();
+        assert_eq!(read(&queue, second.await.unwrap()).await, "second");
+    });
+    assert_eq!(count(&queue), 1);
+    assert!(queue.protocol.group().state().waiting.is_empty());
+}
+
+#[test]
+fn a_bad_one_harms_no_other() {
+    let (queue, _folder) = open();
+    let lead = led(&queue);
+    runtime().block_on(async {
+        let adds = ["a", "much too long", "c"].map(|body| waiting(&queue, body));
+        lead.begin();
+        let added = join_all(adds).await;
+        let [Ok(a), Err(Error::TooLarge { limit: 9, .. }), Ok(c)] = added[..] else {
+            panic!("{added:?}");
+        };
+        assert_eq!(join_all([a, c].map(|name| read(&queue, name))).await, ["a", "c"]);
+    });
+}
+
+/// The names are there, and nobody knows whether they survive: each is told its own.
+#[test]
+fn where_the_directory_is_not_synced_each_is_told_so() {
+    let (queue, _folder) = open();
+    let fate = |what| match what {
+        "sync a directory" => Fate::Refused(rustix::io::Errno::IO),
+        _ => Fate::Made,
+    };
+    let added = with(fate, || queue.protocol.add_each(vec![b"a".to_vec(), b"b".to_vec()]));
+    let told = added.into_iter().map(|added| match added {
+        Err(Error::Partial { names, source }) => {
+            assert!(source.to_string().contains("sync"), "{source}");
+            runtime().block_on(read(&queue, names[0]))
+        }
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn where_there_is_no_thread_all_are_told_and_the_next_one_is_added() {
+    let (queue, _folder) = open();
+    let lead = led(&queue);
+    runtime().block_on(async {
+        let adds = ["a", "b"].map(|body| waiting(&queue, body));
+        drop(lead);
+        for added in join_all(adds).await {
+            let reason = format!("{:?}", added.unwrap_err());
+            assert!(reason.contains("no thread"), "{reason}");
+        }
+        let name = adding(&queue, "c").await.unwrap();
+        assert_eq!(read(&queue, name).await, "c");
+    });
+    assert_eq!(count(&queue), 1);
+}
+
+#[test]
+fn a_runtime_that_ends_takes_no_other_along() {
+    let (queue, _folder) = open();
+    let ends = runtime();
+    let lead = led(&queue);
+    let (tell, told) = mpsc::channel();
+    let first = waiting(&queue, "first");
+    ends.spawn(async move { tell.send(first.await) });
+    let second = waiting(&queue, "second");
+    ends.shutdown_background();
+    assert!(told.recv().is_err(), "it is dropped with its runtime");
+    lead.begin();
+    runtime().block_on(async {
+        assert_eq!(read(&queue, second.await.unwrap()).await, "second");
+    });
+    assert_eq!(count(&queue), 1);
+}
+
+/// All come and go in four runtimes, and each that is told of an add has one.
+#[test]
+fn many_at_once_are_each_added_once() {
+    let (queue, _folder) = open();
+    let added: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let queue = &queue;
+                scope.spawn(move || {
+                    let runtime = runtime();
+                    runtime.block_on(async {
+                        let mut told = Vec::new();
+                        for round in 0..60 {
+                            let body = format!("{thread} {round}");
+                            let mut given_up = adding(queue, "given up");
+                            let _ = (&mut given_up).now_or_never();
+                            let both = [adding(queue, &body), adding(queue, &body)];
+                            drop(given_up);
+                            for name in join_all(both).await {
+                                told.push((name.unwrap(), body.clone()));
+                            }
+                        }
+                        told
+                    })
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut names: Vec<_> = added.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 4 * 60 * 2);
+    for (name, body) in &added {
+        assert_eq!(&runtime().block_on(read(&queue, *name)), body);
+    }
+    // Who gave up while it was made was added too.
+    assert!((480..=720).contains(&count(&queue)), "{}", count(&queue));
+    let state = queue.protocol.group().state();
+    assert!(state.waiting.is_empty());
+}
