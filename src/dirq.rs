@@ -96,7 +96,8 @@
 //!
 //! **Synced** adds of several callers to one queue go together: a thread of its own makes those of up to 64 who came while
 //! it made the last, as a disk that waits for one file takes others along, and ends where no more come. Each has its own
-//! answer.
+//! answer. Their files are open until they are synced: up to 64 of a queue, and about 256 of a process, or less where it
+//! may have less.
 //!
 //! **In memory** no call waits for a disk, and the trip would be most of its cost. So where a queue's directory is
 //! on Linux' tmpfs or ramfs when it is opened, as in `/dev/shm`, what is about one element is done in place, by the

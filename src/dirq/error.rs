@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, str::Utf8Error};
 
 use rustix::io::Errno;
 
-use super::Name;
+use super::{Name, fs::is_for_want_of_files};
 
 /// Why an operation on a directory queue failed.
 ///
@@ -231,6 +231,15 @@ impl Error {
             }
             other => Self::io("add to", PathBuf::new(), io::Error::other(other.to_string())),
         }
+    }
+
+    /// Whether it is because too many files are open, in the process or in all.
+    pub(super) fn is_for_want_of_files(&self) -> bool {
+        let code = match self {
+            Self::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        code.map(Errno::from_raw_os_error).is_some_and(is_for_want_of_files)
     }
 
     /// Why a file can't be read.

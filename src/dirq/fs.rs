@@ -55,6 +55,11 @@ pub(super) fn may_exist(path: &Path) -> bool {
     !matches!(call("access", || fs::access(path, Access::EXISTS)), Err(Errno::NOENT))
 }
 
+/// Whether it is because too many files are open, in the process or in all.
+pub(super) fn is_for_want_of_files(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE)
+}
+
 /// Lets a file's content survive a crash of the machine.
 pub(super) fn sync_file(path: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -143,9 +143,12 @@ pub struct Root {
 /// it is: others may make one anew.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Synced {
-    root: Option<DirId>,
-    directory: Option<(u32, DirId)>,
+    root: Option<Made>,
+    directory: Option<(u32, Made)>,
 }
+
+/// Which directory it is, and when it was made: what is made next may get the number of what is gone.
+type Made = (DirId, Option<(i64, u32)>);
 
 /// Device and inode.
 pub(super) type DirId = (u64, u64);

@@ -5,6 +5,7 @@ mod crash;
 mod defects;
 mod door;
 mod errors;
+mod few_files;
 mod meetings;
 mod network;
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 #[cfg(target_os = "linux")]
-use rustix::fs::RawDir;
+use rustix::fs::{RawDir, StatxFlags, statx};
 use rustix::{
     fs::{
         AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, fsync,
@@ -152,6 +152,20 @@ impl Dir {
     /// Which directory it is.
     pub(in crate::dirq) fn id(&self) -> Result<(u64, u64)> {
         Ok(id(&call("stat", || fstat(&self.fd))?))
+    }
+
+    /// When it was made, where the file system tells that: it tells it from another that got its number.
+    #[cfg(target_os = "linux")]
+    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+        let stat = || statx(&self.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+        let stat = call("stat", stat).ok()?;
+        let is_told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        is_told.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+        None
     }
 
     /// Calls `visit` with each name in it but `.` and `..`, and its type if the file system tells it.

@@ -12,7 +12,7 @@ use crate::dirq::{
     Element, Error, Name,
     blocking::Work,
     file_name::FileName,
-    fs::{Dir, Mode, NewFile, OpenFor, id},
+    fs::{Dir, Mode, NewFile, OpenFor, id, is_for_want_of_files},
     group::{AddInGroups, Group},
     retry::RetryBudget,
     root::{Opener, Root, Written},
@@ -172,6 +172,13 @@ impl AddInGroups for Normal {
     }
 }
 
+/// Lets these files of an element survive a crash of the machine, and closes them.
+fn sync_all(element: &Dir, files: &mut Vec<(NewFile, CString)>) -> Result<(), (Errno, PathBuf)> {
+    files
+        .drain(..)
+        .try_for_each(|(file, name)| file.sync().map_err(|error| (error, element.path_of(&name))))
+}
+
 /// How many bytes it has.
 pub(super) fn len_of(element: &Element) -> usize {
     element.iter().map(|(_, value)| value.len()).sum()
@@ -179,7 +186,8 @@ pub(super) fn len_of(element: &Element) -> usize {
 
 /// How many files are open until an element of these is synced: those of its fields, and its directory.
 fn most_files(elements: &[Files]) -> usize {
-    elements.iter().map(|files| files.len() + 1).max().unwrap_or(1)
+    let most = elements.iter().map(|files| files.len() + 1).max();
+    most.unwrap_or(1).min(Root::OPEN_AT_ONCE)
 }
 
 /// The directories through which new elements come in, opened once for all of a call.
@@ -220,7 +228,18 @@ impl TempElement {
         for (field, data) in files {
             let file =
                 CString::new(field.as_str()).expect("a field's name is of letters and digits");
-            let created = element.create(&file, data, umask, sync);
+            let create = || element.create(&file, data, umask, sync);
+            if open.len() + 1 == Root::OPEN_AT_ONCE {
+                sync_all(&element, &mut open)?;
+            }
+            let created = match create() {
+                // Once those are synced, they are closed.
+                Err(error) if is_for_want_of_files(error) && !open.is_empty() => {
+                    sync_all(&element, &mut open)?;
+                    create()
+                }
+                created => created,
+            };
             let created = created.map_err(|error| (error, element.path_of(&file)))?;
             open.extend(created.map(|created| (created, file)));
         }
@@ -231,10 +250,8 @@ impl TempElement {
 
 impl Written for TempElement {
     fn sync(&mut self) -> Result<(), Error> {
-        let Some((element, files)) = self.open.take() else { return Ok(()) };
-        for (file, name) in files {
-            file.sync().map_err(Error::on("write", || element.path_of(&name)))?;
-        }
+        let Some((element, mut files)) = self.open.take() else { return Ok(()) };
+        sync_all(&element, &mut files).map_err(|(error, path)| Error::io("write", path, error))?;
         element.sync().map_err(Error::on("write", || element.path()))
     }
 }

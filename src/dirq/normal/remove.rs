@@ -11,7 +11,7 @@ use super::layout::{LOCKED, Normal, OBSOLETE, OpenElement};
 use crate::dirq::{
     Error, Name,
     file_name::FileName,
-    fs::{Dir, FileType, OpenFor, is_directory},
+    fs::{Dir, FileType, OpenFor, is_directory, is_for_want_of_files},
     retry::RetryBudget,
     root::Opener,
     schema::is_field_name,
@@ -67,7 +67,12 @@ impl Normal {
 
 /// Removes the directory of an element that died on its way, with all files in it.
 pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno> {
-    let element = parent.enter(name, OpenFor::Listing)?;
+    let element = match parent.enter(name, OpenFor::Listing) {
+        Ok(element) => element,
+        // It may be empty.
+        Err(error) if is_for_want_of_files(error) => return parent.rmdir(name),
+        Err(error) => return Err(error),
+    };
     let found = Contents::of(&element)?;
     // Before anything of it is gone: what is in there is none of the format's business.
     if found.directory.is_some() {

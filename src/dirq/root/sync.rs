@@ -3,7 +3,10 @@
 
 use std::{
     iter,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread,
 };
 
@@ -23,23 +26,37 @@ pub(in crate::dirq) trait Written: Send {
 
 impl Root {
     /// How many files are written and open before they are synced.
-    const OPEN_AT_ONCE: usize = 64;
+    pub(in crate::dirq) const OPEN_AT_ONCE: usize = 64;
 
     /// How many files are synced at once: a disk that waits for one takes others along.
     const SYNCED_AT_ONCE: usize = 4;
 
     /// Writes each of `items`, of so many files, and syncs what is written where that is wanted. What failed is told at
     /// its place.
-    pub(in crate::dirq) fn write_each<T, W: Written>(
+    pub(in crate::dirq) fn write_each<T: Copy, W: Written>(
         &self,
-        items: impl IntoIterator<Item = T>,
+        items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
         files: usize,
         mut write: impl FnMut(T) -> Result<W, Error>,
     ) -> impl Iterator<Item = Result<W, Error>> {
-        let (mut items, sync) = (items.into_iter(), self.sync);
-        let at_once = if sync { (Self::OPEN_AT_ONCE / files).max(1) } else { 1 };
+        let (mut items, sync) = (items.into_iter().peekable(), self.sync);
         let next = move || {
-            let mut written: Vec<_> = items.by_ref().take(at_once).map(&mut write).collect();
+            let open = match sync {
+                true => OpenFiles::take(files, (items.len() * files).min(Self::OPEN_AT_ONCE)),
+                false => OpenFiles(0),
+            };
+            let at_once = (open.0 / files).max(1);
+            let mut written = Vec::new();
+            while written.len() < at_once
+                && let Some(&item) = items.peek()
+            {
+                match write(item) {
+                    // Once those are synced, they are closed.
+                    Err(error) if error.is_for_want_of_files() && !written.is_empty() => break,
+                    done => written.push(done),
+                }
+                items.next();
+            }
             if sync {
                 sync_each(&mut written);
             }
@@ -112,8 +129,11 @@ impl Root {
     /// The same for the names of the directories above: whoever made them may not have cared.
     fn sync_way_to(&self, directory: u32, dir: &Dir) -> Result<(), Error> {
         let Some(root) = self.open_root()? else { return Ok(()) };
-        let id_of = |dir: &Dir| dir.id().map_err(Error::on("sync", || dir.path()));
-        let way = Synced { root: Some(id_of(&root)?), directory: Some((directory, id_of(dir)?)) };
+        let made = |dir: &Dir| {
+            let id = dir.id().map_err(Error::on("sync", || dir.path()))?;
+            Ok((id, dir.birth()))
+        };
+        let way = Synced { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
         let (same_root, same) = {
             let synced = self.synced();
             (synced.root == way.root, *synced == way)
@@ -156,6 +176,34 @@ fn sync_each<W: Written>(written: &mut [Result<W, Error>]) {
         sync();
     });
 }
+
+/// The right to have so many files open that wait to be synced, of which the process has a number: one that adds to a
+/// hundred queues at once must not have thousands of files open.
+struct OpenFiles(usize);
+
+impl OpenFiles {
+    /// A quarter of what a process may have open on most systems.
+    const ALL: usize = 256;
+
+    /// So many as are wanted, or as there are; but as many as one needs at least.
+    fn take(needed: usize, wanted: usize) -> Self {
+        let mut taken = 0;
+        let take = |all: usize| {
+            taken = Self::ALL.saturating_sub(all).min(wanted).max(needed);
+            Some(all + taken)
+        };
+        let _ = OPEN_FILES.fetch_update(Relaxed, Relaxed, take);
+        Self(taken)
+    }
+}
+
+impl Drop for OpenFiles {
+    fn drop(&mut self) {
+        OPEN_FILES.fetch_sub(self.0, Relaxed);
+    }
+}
+
+static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets the name of a directory, and of those above it, survive a crash of the machine, up to that of its file system.
 fn sync_above(dir: &Dir) -> Result<(), Errno> {

@@ -102,6 +102,26 @@ async fn the_way_to_an_element_is_synced_whoever_made_it() {
     }
 }
 
+/// File systems of disks give the number of what is gone to what is made next.
+#[tokio::test]
+async fn the_name_of_a_directory_is_synced_again_where_it_is_made_anew() {
+    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
+        let folder = tempfile::tempdir().expect("a directory can be made");
+        let process = Process::start(&folder.path().join("queue"), setting);
+        let mut name = process.add("x").expect("nothing fails");
+        let again = syncs(|| name = process.add("x").expect("nothing fails"));
+        process.drain();
+        let path = process.path().join(name.to_string());
+        let directory = path.parent().expect("an element is in one");
+        fs::remove_dir(directory).expect("it is empty");
+        // As another process does, with the clock's next tick.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::create_dir(directory).expect("nobody has made it");
+        let anew = syncs(|| name = process.add("x").expect("nothing fails"));
+        assert_eq!(anew, again + 1, "the queue's own directory was not synced: {setting:?}");
+    }
+}
+
 /// Of several elements, those that were added before one that could not be.
 #[tokio::test]
 async fn a_part_of_the_elements_is_synced_too() {

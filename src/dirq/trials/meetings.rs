@@ -39,7 +39,7 @@ fn each_meeting(
     second: impl Fn(&Process, &Name) + Clone + 'static,
     after: impl Fn(&Process, &Name, &str),
 ) {
-    for setting in Setting::all().filter(|setting| !setting.sync) {
+    for setting in Setting::all() {
         for at in 1.. {
             let folder = folder();
             let path = folder.path().join("queue");
