@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use self::{
     finite::{NotFinite, is_finite},
-    text::reads_as_json,
+    text::{reads_as_json, with_text},
 };
 use super::Error;
 
@@ -60,9 +60,10 @@ impl Format {
 /// A key as bytes, the same in every process: a string as it is, anything else as JSON. So that no two keys are one, a
 /// string that reads as JSON is JSON too: the name `null` in quotes, no name without.
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
-    match to_json(key)? {
-        Json::String(text) if !reads_as_json(&text) => Ok(text.into_bytes()),
-        other => checked(key, other.to_string()),
+    match to_json(key) {
+        Ok(Json::String(text)) if !reads_as_json(&text) => Ok(text.into_bytes()),
+        Ok(other) => checked(key, other.to_string()),
+        Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
     }
 }
 
@@ -72,7 +73,7 @@ pub(super) fn with_key<K: Serialize + ?Sized, R>(
     key: &K,
     mut f: impl FnMut(&[u8]) -> R,
 ) -> Result<R, Error> {
-    match text::with_text(key, &mut f) {
+    match with_text(key, &mut f) {
         Some(result) => Ok(result),
         None => encode_key(key).map(|key| f(&key)),
     }
@@ -90,9 +91,10 @@ pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> 
 
 /// A key as programs write it that know nothing of this crate: any string as it is, also one that reads as JSON.
 pub(super) fn encode_bare_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
-    match to_json(key)? {
-        Json::String(text) => Ok(text.into_bytes()),
-        other => checked(key, other.to_string()),
+    match to_json(key) {
+        Ok(Json::String(text)) => Ok(text.into_bytes()),
+        Ok(other) => checked(key, other.to_string()),
+        Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
     }
 }
 
@@ -105,6 +107,7 @@ pub(super) fn decode_bare_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Er
         .map_err(|error| decode_error(bytes, error.into()))
 }
 
+/// Its numbers have 64 bits at most.
 fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
     serde_json::to_value(key).map_err(|error| Error::Encode(error.into()))
 }
@@ -131,6 +134,9 @@ mod tests {
 
     #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
     struct UserId(String);
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq)]
+    struct Wide(u128);
 
     #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
     #[serde(untagged)]
@@ -204,6 +210,9 @@ mod tests {
         are_keys([u64::MAX, 0, 7, 10, 100]);
         are_keys([i64::MIN, -1, 0, 10, i64::MAX]);
         are_keys([i8::MIN, i8::MAX]);
+        are_keys([u128::MAX, 1 << 64, u64::MAX.into(), 0]);
+        are_keys([i128::MIN, i64::MIN.into(), -1, 0, 1 << 63, 1 << 64, i128::MAX]);
+        are_keys([Wide(u128::MAX), Wide(7)]);
         are_keys([0.5, -3.0, 1e300]);
         are_keys([true, false]);
         are_keys(['a', '7', '"', '[']);
@@ -251,6 +260,7 @@ mod tests {
         }
         assert_eq!(encode_key("12").expect("it is a key"), b"\"12\"");
         assert_eq!(encode_key(&12).expect("it is a key"), b"12");
+        assert_eq!(encode_bare_key(&(1_u128 << 64)).expect("it is a key"), b"18446744073709551616");
     }
 
     #[test]

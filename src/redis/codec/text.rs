@@ -113,6 +113,14 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
         serialize_u64(u64);
     }
 
+    fn serialize_i128(self, number: i128) -> Result<R, Other> {
+        Ok((self.0)(number.to_string().as_bytes()))
+    }
+
+    fn serialize_u128(self, number: u128) -> Result<R, Other> {
+        Ok((self.0)(number.to_string().as_bytes()))
+    }
+
     others! {
         serialize_bool(bool) -> R;
         serialize_f32(f32) -> R;
