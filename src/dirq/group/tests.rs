@@ -193,3 +193,44 @@ fn many_at_once_are_each_added_once() {
     let state = queue.protocol.group().state();
     assert!(state.waiting.is_empty());
 }
+
+/// What is let in is counted until it is there or given up, wherever that is.
+#[test]
+fn a_bound_holds_and_leaks_nothing_where_adds_are_dropped_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = QueueSimple::builder(folder.path()).sync(true).max_elements(8).open();
+    let runtime = runtime();
+    let queue = runtime.block_on(open).unwrap();
+    runtime.block_on(async {
+        for round in 0..30 {
+            for polls in 0..10 {
+                let mut adding = Box::pin(queue.add("dropped"));
+                for _ in 0..polls {
+                    if (&mut adding).now_or_never().is_some() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            let mut is_full = false;
+            while !is_full {
+                let adds = join_all((0..3).map(|_| queue.add("stays"))).await;
+                is_full = adds.iter().any(|add| matches!(add, Err(Error::Full { .. })));
+            }
+            // What was dropped may be added still, and is let in already.
+            while queue.protocol.group().state().is_led {
+                tokio::task::yield_now().await;
+            }
+            let count = queue.count().await.unwrap();
+            assert!((6..=8).contains(&count), "{count} in round {round}");
+            let mut names = queue.names();
+            while let Some(name) = names.next().await {
+                queue.dequeue(&name.unwrap()).await.unwrap();
+            }
+        }
+        for _ in 0..8 {
+            queue.add("fits").await.unwrap();
+        }
+        assert!(matches!(queue.add("more").await, Err(Error::Full { .. })));
+    });
+}
