@@ -152,6 +152,8 @@ struct Model {
     until: BTreeMap<Key, Instant>,
     /// Dead ones of which a tag was removed: nobody gets them any more.
     untagged: BTreeSet<Key>,
+    /// Those that lived when one of their tags was removed, and are still there: the next who looks lets them leave.
+    removed: BTreeSet<Key>,
     entries: BTreeMap<Key, (u32, Option<Instant>)>,
     tags: BTreeMap<Key, u8>,
     told: Vec<Told>,
@@ -189,6 +191,10 @@ impl Model {
     /// What any verb does first: a dead value leaves, unless loaders want it.
     fn live(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
         let (value, deadline) = *self.entries.get(&key)?;
+        if self.removed.contains(&key) {
+            self.leave(key, Cause::Removed, deadline);
+            return None;
+        }
         if !Self::is_dead(self.effective(key)) {
             return Some((value, deadline));
         }
@@ -212,6 +218,7 @@ impl Model {
         let (value, _) = self.entries.remove(&key)?;
         self.tags.remove(&key);
         self.untagged.remove(&key);
+        self.removed.remove(&key);
         self.until.remove(&key);
         let ended = cause == Cause::Expired && !Self::is_dead(effective);
         self.told.push((key, value, cause, if ended { deadline } else { effective }));
@@ -232,7 +239,9 @@ impl Model {
     }
 
     fn live_entries(&self) -> BTreeMap<Key, u32> {
-        let live = self.entries.iter().filter(|(key, _)| !Self::is_dead(self.effective(**key)));
+        let is_live =
+            |key: Key| !Self::is_dead(self.effective(key)) && !self.removed.contains(&key);
+        let live = self.entries.iter().filter(|(key, _)| is_live(**key));
         live.map(|(key, (value, _))| (*key, *value)).collect()
     }
 }
@@ -434,7 +443,10 @@ impl Test {
                 }
             }
             Op::Compute(key, change, with) => {
-                // What is left as it is, dead or not, does not leave.
+                // What is left as it is, dead or not, does not leave; but what was removed does.
+                if model.removed.contains(&key) {
+                    model.live(key);
+                }
                 let live = model.live_entries().get(&key).copied();
                 let kept = live.map(|_| model.entries[&key].1);
                 let change = match change {
@@ -507,13 +519,10 @@ impl Test {
                 let tagged: Vec<Key> = tagged.map(|(key, _)| *key).collect();
                 cache.remove_tag(&tag.to_string()).await;
                 for key in tagged {
-                    let (_, deadline) = model.entries[&key];
-                    if Model::is_dead(model.effective(key)) {
-                        model.untagged.insert(key);
-                    } else {
-                        assert_eq!(cache.get(&key).await, None);
-                        model.leave(key, Cause::Removed, deadline);
-                    }
+                    match Model::is_dead(model.effective(key)) {
+                        true => model.untagged.insert(key),
+                        false => model.removed.insert(key),
+                    };
                 }
             }
             Op::Clear => {
@@ -537,6 +546,9 @@ impl Test {
             Op::Pause => cache.pause_sweeper(),
             Op::Resume => cache.resume_sweeper(),
             Op::Look => {
+                for key in model.removed.clone() {
+                    model.live(key);
+                }
                 let live = model.live_entries();
                 let len = cache.live_len();
                 assert_eq!(len, live.len());
@@ -564,13 +576,13 @@ impl Test {
     fn accept_what_was_swept(&mut self) -> u64 {
         let mut swept = 0;
         while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
-            let (_, deadline) = self.model.entries[&event.key];
-            assert!(self.model.is_over(event.key), "a live value was swept");
-            self.model.leave(event.key, Cause::Expired, deadline);
+            let was_removed = self.model.removed.contains(&event.key);
+            assert!(was_removed || self.model.is_over(event.key), "a live value was swept");
+            self.model.live_or_leave(event.key);
             let told = (event.key, event.value, event.cause, event.deadline);
             assert_eq!(self.model.told.pop(), Some(told));
             self.hear(told);
-            swept += 1;
+            swept += u64::from(!was_removed);
         }
         swept
     }
