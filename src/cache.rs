@@ -5,9 +5,11 @@
 
 mod bounds;
 mod builder;
+mod calls;
 mod compute;
 mod deadlines;
 mod failures;
+mod freshness;
 mod iter;
 mod lives;
 mod loaders;
@@ -31,7 +33,6 @@ use std::{
     fmt,
     future::poll_fn,
     hash::{BuildHasher, Hash},
-    mem::needs_drop,
     sync::Arc,
     task::{Poll, ready},
     time::Duration,
@@ -48,19 +49,12 @@ pub use self::snapshot::SnapshotError;
 pub use self::{
     builder::Builder,
     compute::Op,
+    freshness::{Freshness, TimeToLive},
     iter::{Iter, Keys, Values},
-    loaders::{Freshness, TimeToLive},
     stats::Stats,
     weak::WeakCache,
 };
-use crate::engine::{
-    clock::{CallTime, Deadline},
-    coop,
-    event::Cause,
-    hasher::DefaultHasher,
-    state::SharedState,
-    store::{Location, Pass},
-};
+use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::Pass};
 
 /// How many entries `Debug` shows.
 const DEBUG_ENTRIES: usize = 32;
@@ -193,45 +187,6 @@ where
             coop::charge(&call);
             Poll::Ready(value)
         })
-    }
-
-    /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
-    /// (Redis: `GETEX`). A `ttl` that overflows makes it persistent.
-    #[doc(alias = "GETEX")]
-    #[inline]
-    pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.get_ex_with(key, |_| ttl).await
-    }
-
-    /// As [`get_ex`](Cache::get_ex), where each value knows its own TTL. `ttl` runs while the shard of
-    /// `key` is locked, as the closure of [`update`](Cache::update) does.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use fleeting::Cache;
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// let sessions = Cache::new();
-    /// let idle = Duration::from_secs(60);
-    /// sessions.set_ex("ada", ("data", idle), idle).await;
-    /// tokio::time::advance(Duration::from_secs(59)).await;
-    /// assert!(sessions.get_ex_with("ada", |(_, idle)| *idle).await.is_some());
-    /// assert_eq!(sessions.ttl("ada").await.as_secs(), 60);
-    /// # }
-    /// ```
-    pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        coop::proceed().await;
-        let call = self.call();
-        let now = call.begin();
-        let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
-        self.end(&call);
-        value
     }
 
     /// Puts `value` at `key` with the default TTL, or without one where none was set; returns the live
@@ -382,73 +337,6 @@ where
         if let Some(failures) = &self.lives.failures {
             failures.forget_all().await;
         }
-    }
-
-    #[inline]
-    fn put(
-        &self,
-        key: K,
-        value: V,
-        call: &CallTime<'_>,
-        deadline: impl FnOnce(Option<Deadline>) -> Deadline,
-    ) -> Option<V> {
-        let failure = self.failure_at(&key);
-        let replaced = self.shared.store.set(key, value, call, deadline);
-        self.forget_failure(failure);
-        self.end(call);
-        replaced
-    }
-
-    /// Until when a value lives that is written now, with this TTL or the default one.
-    #[inline]
-    fn until(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
-        match ttl.or(self.lives.settings.time_to_live) {
-            Some(ttl) => call.begin().after(self.lives.shortened(ttl)),
-            None => Deadline::PERSISTENT,
-        }
-    }
-
-    /// Where it is kept how the loads of a key failed, if they did.
-    #[inline]
-    fn failure_at<Q>(&self, key: &Q) -> Option<Location>
-    where
-        Q: Hash + ?Sized,
-    {
-        self.lives.failures.as_ref().map(|failures| failures.place(key))
-    }
-
-    /// Who writes to a key, or removes it, wants no error of before. After the write: one that comes in the middle of it
-    /// is of before.
-    #[inline]
-    fn forget_failure(&self, at: Option<Location>) {
-        if let (Some(failures), Some(at)) = (&self.lives.failures, at) {
-            failures.forget(at);
-        }
-    }
-
-    fn take<Q>(&self, key: &Q, cause: Cause) -> Option<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let call = self.call();
-        let value = self.shared.store.remove(key, &call, cause);
-        self.forget_failure(self.failure_at(key));
-        self.end(&call);
-        value
-    }
-
-    /// The time of a call that may clone a value. A copy is short, and so is a clone of what is one word and is dropped:
-    /// it counts somebody more who has it.
-    #[inline(always)]
-    fn call(&self) -> CallTime<'_> {
-        self.shared.clock.call(needs_drop::<V>() && size_of::<V>() > size_of::<usize>())
-    }
-
-    /// What every call that changes something ends with.
-    #[inline]
-    fn end(&self, call: &CallTime<'_>) {
-        self.shared.publisher.flush();
-        coop::charge(call);
     }
 }
 

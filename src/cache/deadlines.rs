@@ -1,4 +1,4 @@
-//! The verbs on the TTL that a value has.
+//! The verbs on the TTL that a value has, and the one that reads it and gives it another.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -22,6 +22,45 @@ where
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
+    /// A clone of the live value of `key`, which may live for `ttl` from now: sliding expiry
+    /// (Redis: `GETEX`). A `ttl` that overflows makes it persistent.
+    #[doc(alias = "GETEX")]
+    #[inline]
+    pub async fn get_ex<Q>(&self, key: &Q, ttl: Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.get_ex_with(key, |_| ttl).await
+    }
+
+    /// As [`get_ex`](Cache::get_ex), where each value knows its own TTL. `ttl` runs while the shard of
+    /// `key` is locked, as the closure of [`update`](Cache::update) does.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleeting::Cache;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let sessions = Cache::new();
+    /// let idle = Duration::from_secs(60);
+    /// sessions.set_ex("ada", ("data", idle), idle).await;
+    /// tokio::time::advance(Duration::from_secs(59)).await;
+    /// assert!(sessions.get_ex_with("ada", |(_, idle)| *idle).await.is_some());
+    /// assert_eq!(sessions.ttl("ada").await.as_secs(), 60);
+    /// # }
+    /// ```
+    pub async fn get_ex_with<Q>(&self, key: &Q, ttl: impl FnOnce(&V) -> Duration) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        coop::proceed().await;
+        let call = self.call();
+        let now = call.begin();
+        let value = self.shared.store.get_ex(key, &call, |value| now.after(ttl(value)));
+        self.end(&call);
+        value
+    }
+
     /// How long the value of `key` has still to live (Redis: `TTL`, `PTTL`).
     #[doc(alias = "TTL")]
     #[doc(alias = "PTTL")]

@@ -5,138 +5,16 @@
 mod bounds;
 mod loads;
 mod many;
+mod parts;
 mod streams;
-
-use std::{
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
 
 use shuttle::{rand::Rng, thread};
 
+use self::parts::{ALL, Parts, explore, heard, iterations, spawn};
 use crate::engine::{
-    clock::{Clock, Deadline, Tick},
-    event::{Cause, Event, LosslessEvents, Publisher},
+    event::{Cause, LosslessEvents},
     store::{Patience, Store},
 };
-
-const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
-
-type Heard = (u32, Cause);
-
-/// A cache without its handle: the store and the streams, on a clock that is handed in.
-struct Parts {
-    store: Store<u8, u32, foldhash::fast::FixedState>,
-    publisher: Arc<Publisher<u8, u32>>,
-    clock: Clock,
-    start: Tick,
-}
-
-impl Parts {
-    fn new() -> Arc<Self> {
-        let clock = Clock::new();
-        let store = Store::new(2, 0, foldhash::fast::FixedState::default());
-        let causes = Cause::bits(ALL);
-        let publisher = Publisher::new(store.journal().clone(), clock.clone(), causes, 1_000);
-        Arc::new(Self { store, publisher: Arc::new(publisher), start: clock.now(), clock })
-    }
-
-    fn at(&self, second: u64) -> Tick {
-        self.clock.tick_of(self.clock.instant(self.start) + Duration::from_secs(second))
-    }
-
-    fn until(&self, second: u64) -> Deadline {
-        self.at(second).into()
-    }
-
-    fn subscribe(&self) -> LosslessEvents<u8, u32> {
-        LosslessEvents::new(&self.publisher, 100)
-    }
-
-    fn set(&self, value: u32, now: u64, deadline: u64) -> Option<u32> {
-        let deadline = self.until(deadline);
-        let replaced = self.store.set(1, value, &self.at(now), |_| deadline);
-        self.publisher.flush();
-        replaced
-    }
-
-    fn get(&self, now: u64) -> Option<u32> {
-        let value = self.store.get(&1, &self.at(now));
-        self.publisher.flush();
-        value
-    }
-
-    fn get_ex(&self, now: u64, deadline: u64) -> Option<u32> {
-        let value = self.store.get_ex(&1, &self.at(now), |_| self.until(deadline));
-        self.publisher.flush();
-        value
-    }
-
-    fn remove(&self, now: u64, cause: Cause) -> Option<u32> {
-        let value = self.store.remove(&1, &self.at(now), cause);
-        self.publisher.flush();
-        value
-    }
-
-    /// Window by window, as the sweeper goes.
-    fn sweep(&self, now: u64) -> usize {
-        let mut expired = 0;
-        for shard in 0..self.store.shard_count() {
-            let mut visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(shard);
-            let mut tries = 0;
-            while !visit.is_done() {
-                let (room, mut dead) = (self.publisher.room(), Vec::new());
-                let patience = match tries {
-                    0 => Patience::None,
-                    // One try with the gate closed: time is none of the things that shuttle tries.
-                    1 | 2 => Patience::Spin(Duration::ZERO),
-                    _ => Patience::Wait,
-                };
-                let (all, now) = (|buckets| buckets, self.at(now));
-                let look =
-                    self.store.sweep_windows(&mut visit, all, &now, room, patience, &mut dead);
-                tries += 1;
-                expired += look.map_or(0, |look| look.expired);
-                self.publisher.flush();
-            }
-        }
-        expired
-    }
-
-    /// What is resident: its value, whether dead or not.
-    fn resident(&self) -> Option<u32> {
-        self.store.get(&1, &self.start)
-    }
-}
-
-/// What has come by now.
-fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
-    use futures_core::Stream;
-    let mut heard = Vec::new();
-    let mut cx = Context::from_waker(Waker::noop());
-    while let Poll::Ready(Some(event)) = std::pin::Pin::new(&mut *events).poll_next(&mut cx) {
-        let Event { value, cause, .. } = *event;
-        heard.push((value, cause));
-    }
-    heard
-}
-
-fn explore(test: impl Fn() + Send + Sync + 'static) {
-    shuttle::check_random(test, iterations());
-}
-
-fn iterations() -> usize {
-    std::env::var("SHUTTLE_ITERATIONS").map_or(5_000, |n| n.parse().expect("a number"))
-}
-
-fn spawn<P: Send + Sync + 'static, T: Send + 'static>(
-    parts: &Arc<P>,
-    work: impl FnOnce(&P) -> T + Send + 'static,
-) -> thread::JoinHandle<T> {
-    let parts = parts.clone();
-    thread::spawn(move || work(&parts))
-}
 
 /// A refresh and a sweep that saw the old deadline: whoever comes first wins whole.
 #[test]

@@ -1,0 +1,184 @@
+//! Whatever call of the queue fails, and wherever the process dies, an event is written once.
+
+use std::{cell::Cell, rc::Rc};
+
+use futures_util::FutureExt;
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    dirq::{
+        Queue, QueueSimple,
+        faults::{Fate, with},
+    },
+    engine::event::Cause,
+    spool::record,
+};
+
+/// Whatever call fails once, the next try writes what is left, and nothing again.
+#[tokio::test]
+async fn an_event_is_written_once_whatever_call_fails() {
+    let mut failures = 0;
+    for (is_normal, sync) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (calls, mut last) = (Rc::new(Cell::new(u32::MAX)), 0);
+        // Until the last try had less calls.
+        while calls.get() > last {
+            last += 1;
+            failures += fail_at(is_normal, sync, last, &calls).await;
+        }
+    }
+    assert!(failures > 50, "only {failures} calls failed");
+}
+
+/// Lets one call fail, by its number; counts all, and returns how often a write failed.
+async fn fail_at(is_normal: bool, sync: bool, at: u32, calls: &Rc<Cell<u32>>) -> u64 {
+    let Spooled { _folder, simple, normal, writer } = Spooled::new(is_normal, sync).await;
+    calls.set(0);
+    let plan = {
+        let calls = calls.clone();
+        move |_: &'static str| {
+            calls.set(calls.get() + 1);
+            match calls.get() == at {
+                true => Fate::Refused(Errno::IO),
+                false => Fate::Made,
+            }
+        }
+    };
+    with(plan, || {
+        while !writer.backlog().is_empty() {
+            writer.write_batch(false).now_or_never().expect("it is done in place");
+        }
+    });
+    let keys = keys(&simple, &normal).await;
+    assert_eq!(keys, ["0", "1", "2"], "normal: {is_normal}, sync: {sync}, the {at}. call");
+    writer.stats().failures
+}
+
+/// Three events in hand, for a queue of one of the kinds.
+struct Spooled {
+    _folder: tempfile::TempDir,
+    simple: QueueSimple,
+    normal: Queue,
+    writer: Writer,
+}
+
+impl Spooled {
+    async fn new(is_normal: bool, sync: bool) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let simple = QueueSimple::builder(folder.path().join("simple")).sync(sync);
+        let simple = simple.open().await.unwrap();
+        let normal = Queue::builder(folder.path().join("normal")).schema(record::schema());
+        let normal = normal.sync(sync).open().await.unwrap();
+        let writer = Writer::new(match is_normal {
+            true => normal.clone().into(),
+            false => simple.clone().into(),
+        });
+        for key in 0..3 {
+            let (cause, at) = (Cause::Expired, Instant::now());
+            let event = Event { key, value: (), cause, deadline: None, at };
+            writer.push(&event, &WallClock::now());
+        }
+        Self { _folder: folder, simple, normal, writer }
+    }
+}
+
+/// Those of the events in the queues, which it empties.
+async fn keys(simple: &QueueSimple, normal: &Queue) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut jobs = simple.locked();
+    while let Some(job) = jobs.next().await {
+        let job = job.unwrap();
+        let event: serde_json::Value = serde_json::from_slice(job.value()).unwrap();
+        keys.push(event["key"].to_string());
+        job.ack().await.unwrap();
+    }
+    let mut jobs = normal.locked();
+    while let Some(job) = jobs.next().await {
+        let job = job.unwrap();
+        keys.push(job.value().string("key").unwrap().to_owned());
+        job.ack().await.unwrap();
+    }
+    keys
+}
+
+/// What it was told is written is there, nothing is there twice, and what it left half done goes with a purge.
+#[tokio::test]
+async fn a_process_may_die_at_each_call_of_its_spool() {
+    let mut crashes = 0;
+    for (is_normal, sync) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut last = 0;
+        while die_after(is_normal, sync, last).await {
+            (last, crashes) = (last + 1, crashes + 1);
+        }
+    }
+    assert!(crashes > 50, "{crashes} crashes are too few to be all");
+}
+
+/// Lets a process do so many calls and no more; false where it needs no more.
+async fn die_after(is_normal: bool, sync: bool, last: u32) -> bool {
+    let Spooled { _folder, simple, normal, writer } = Spooled::new(is_normal, sync).await;
+    let calls = Rc::new(Cell::new(0));
+    let plan = {
+        let calls = calls.clone();
+        move |_: &'static str| {
+            calls.set(calls.get() + 1);
+            match calls.get() > last {
+                true => Fate::Refused(Errno::IO),
+                false => Fate::Made,
+            }
+        }
+    };
+    let often = (Duration::ZERO, Purge::default());
+    let settings = Settings { causes: 0, skip_too_large: false, purge: Some(often) };
+    let written = with(plan, || {
+        // It can't know that it is dead.
+        for _ in 0..3 {
+            writer.purge(settings).now_or_never().expect("it is done in place");
+            writer.write_batch(false).now_or_never().expect("it is done in place");
+        }
+        let written = writer.stats().written;
+        drop(writer);
+        written
+    });
+    let context = format!("normal: {is_normal}, sync: {sync}, dead after {last} calls");
+    let found = keys(&simple, &normal).await;
+    let all: Vec<_> = (0..found.len()).map(|key| key.to_string()).collect();
+    assert_eq!(found, all, "{context}: each once, in order");
+    assert!(written <= found.len() as u64, "{context}: {written} were said to be written");
+    std::thread::sleep(Duration::from_millis(1));
+    let purge = Purge::default().max_temp(Duration::from_nanos(1));
+    simple.purge(purge).await.unwrap();
+    normal.purge(purge).await.unwrap();
+    let left = |path: &std::path::Path| -> usize {
+        let list = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        list.filter_map(|path| std::fs::read_dir(path).ok()).map(Iterator::count).sum()
+    };
+    assert_eq!(left(simple.path()) + left(normal.path()), 0, "{context}: something is left");
+    calls.get() > last
+}
+
+/// A disk that takes all and syncs nothing must not get it again and again.
+#[tokio::test]
+async fn what_is_not_synced_is_not_written_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let queue = QueueSimple::builder(folder.path()).sync(true).open().await.unwrap();
+    let writer = Writer::new(queue.clone().into());
+    let write = |events: usize, syncs: bool| {
+        for _ in 0..events {
+            writer.backlog().push(Record::sample());
+        }
+        let plan = move |what: &'static str| match what == "sync a directory" && !syncs {
+            true => Fate::Refused(Errno::IO),
+            false => Fate::Made,
+        };
+        with(plan, || writer.write_batch(false).now_or_never().expect("it is done in place"));
+        writer.stats()
+    };
+    let stats = write(3, false);
+    assert_eq!((stats.written, stats.unsynced, stats.failures), (3, 3, 1));
+    assert_eq!((stats.in_hand, stats.stalled), (0, None), "nothing is left to write");
+    let stats = write(2, true);
+    assert_eq!((stats.written, stats.unsynced, stats.failures), (5, 3, 1));
+    assert_eq!(queue.count().await.unwrap(), 5);
+}
