@@ -75,20 +75,6 @@ where
         value
     }
 
-    pub(super) fn change<Q, R>(
-        &self,
-        key: &Q,
-        call: &CallTime<'_>,
-        change: impl FnOnce(Deadline) -> (R, Deadline),
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let changed = self.shared.store.update(key, call, |_, deadline| change(deadline));
-        self.end(call);
-        changed
-    }
-
     /// The time of a call that may clone a value. A copy is short, and so is a clone of what is one word and is dropped:
     /// it counts somebody more who has it.
     #[inline(always)]

@@ -133,7 +133,7 @@ where
         coop::proceed().await;
         let store = &self.shared.store;
         let place = store.place(key);
-        let turn = store.take_turn(place);
+        let turn = store.take_turn(place, key, || key.to_key());
         let seat = Seat { store, place, turn };
         let _turn = match Within::is(&seat.turn) {
             true => None,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Cache;
 use crate::engine::{
-    clock::Deadline,
+    clock::{CallTime, Deadline},
     coop,
     event::Cause,
     ttl::{Ttl, When},
@@ -90,7 +90,7 @@ where
         coop::proceed().await;
         let call = self.call();
         let deadline = call.begin().after(ttl);
-        self.change(key, &call, |_| ((), deadline)).is_some()
+        self.change(key, &call, |_| Some(deadline))
     }
 
     /// Lets the value of `key` live for `ttl` from now where `when` holds; tells whether it did
@@ -102,16 +102,15 @@ where
         coop::proceed().await;
         let call = self.call();
         let new = call.begin().after(ttl);
-        let changed = self.change(key, &call, |old| {
+        self.change(key, &call, |old| {
             let holds = match when {
                 When::NoTtl => old.is_persistent(),
                 When::HasTtl => !old.is_persistent(),
                 When::Later => new.is_later_than(old),
                 When::Sooner => old.is_later_than(new),
             };
-            (holds, if holds { new } else { old })
-        });
-        changed == Some(true)
+            holds.then_some(new)
+        })
     }
 
     /// Lets the value of `key` live until `deadline`, dead at once where that is past; false where no
@@ -124,7 +123,7 @@ where
     {
         coop::proceed().await;
         let deadline = self.shared.clock.deadline_of(deadline);
-        self.change(key, &self.call(), |_| ((), deadline)).is_some()
+        self.change(key, &self.call(), |_| Some(deadline))
     }
 
     /// Puts `value` at `key` to live until `deadline`: with a TTL it would live longer by what passes until it is put.
@@ -141,10 +140,9 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.call(), |deadline| {
-            (!deadline.is_persistent(), deadline.extended(more))
-        });
-        changed == Some(true)
+        self.change(key, &self.call(), |deadline| {
+            (!deadline.is_persistent()).then(|| deadline.extended(more))
+        })
     }
 
     /// Takes the deadline of the value of `key` away; true where it had one (Redis: `PERSIST`).
@@ -154,10 +152,9 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         coop::proceed().await;
-        let changed = self.change(key, &self.call(), |deadline| {
-            (!deadline.is_persistent(), Deadline::PERSISTENT)
-        });
-        changed == Some(true)
+        self.change(key, &self.call(), |deadline| {
+            (!deadline.is_persistent()).then_some(Deadline::PERSISTENT)
+        })
     }
 
     /// Ends the life of the value of `key` now, with an [`Expired`](Cause::Expired) event whose deadline
@@ -168,5 +165,23 @@ where
     {
         coop::proceed().await;
         self.take(key, Cause::Expired)
+    }
+
+    /// Gives the live value of `key` the deadline that `change` says, if it says one; tells whether it has.
+    fn change<Q>(
+        &self,
+        key: &Q,
+        call: &CallTime<'_>,
+        change: impl FnOnce(Deadline) -> Option<Deadline>,
+    ) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let changed = self.shared.store.update(key, call, |_, deadline| {
+            let deadline = change(deadline);
+            (deadline.is_some(), deadline)
+        });
+        self.end(call);
+        changed == Some(true)
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Builder, Cache, Cause, Freshness, Sweep, Ttl};
+use fleeting::{Builder, Cache, Cause, Freshness, Sweep, Ttl, When};
 use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::time::{Instant, advance, sleep};
@@ -449,6 +449,30 @@ async fn idle_entries_keep_their_own_deadline() {
     assert_eq!(cache.ttl(&1).await, Ttl::Remaining(4 * SECOND));
     advance(4 * SECOND).await;
     assert_eq!(cache.get(&1).await, None);
+}
+
+/// A deadline that is given begins idleness anew, whichever it is: also the one that the value has.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_is_given_begins_idleness_anew() {
+    let cache = builder().time_to_idle(10 * SECOND).build();
+    let end = Instant::now() + 1_000 * SECOND;
+    for given in [end, end + SECOND] {
+        for way in 0..3 {
+            cache.set_ex(1, 1, end - Instant::now()).await;
+            advance(6 * SECOND).await;
+            let left = given - Instant::now();
+            assert!(match way {
+                0 => cache.expire_at(&1, given).await,
+                1 => cache.expire(&1, left).await,
+                _ => cache.get_ex(&1, left).await.is_some(),
+            });
+            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(10 * SECOND), "{way}");
+            // Nothing is given.
+            advance(SECOND).await;
+            assert!(!cache.expire_if(&1, SECOND, When::NoTtl).await);
+            assert_eq!(cache.ttl(&1).await, Ttl::Remaining(9 * SECOND));
+        }
+    }
 }
 
 /// Entries change their places, into larger and smaller tables, and each keeps what is its own.

@@ -2,7 +2,10 @@
 //!
 //! `PROPTEST_CASES` sets how many sequences (1,000 by default), `FLEETING_SEED` which.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use fleeting::{Cache, Cause, Events, LosslessEvents, Op as Change, Sweep, Ttl, When};
 use futures::FutureExt;
@@ -106,12 +109,25 @@ struct Setup {
     sample: f64,
     task: bool,
     shards: usize,
+    /// None, by entries or by weight; and so far that nothing ever leaves for it.
+    bound: u8,
+    idle: Option<u64>,
+    lingers: Option<u64>,
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
     let sample = prop_oneof![Just(1.0), Just(0.5), Just(0.1)];
-    (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize)
-        .prop_map(|(default_ttl, sample, task, shards)| Setup { default_ttl, sample, task, shards })
+    let few = || proptest::option::of(1..6_u64);
+    (proptest::option::of(0..5_u64), sample, any::<bool>(), 1..10_usize, 0..3_u8, few(), few())
+        .prop_map(|(default_ttl, sample, task, shards, bound, idle, lingers)| Setup {
+            default_ttl,
+            sample,
+            task,
+            shards,
+            bound,
+            idle,
+            lingers,
+        })
 }
 
 fn ticks(n: u64) -> Duration {
@@ -129,6 +145,15 @@ fn after(n: u64) -> Option<Instant> {
 /// The naive map: what is resident, dead or not.
 #[derive(Default)]
 struct Model {
+    idle: Option<Duration>,
+    /// How long what is dead stays for a loader that fails.
+    lingers: Duration,
+    /// When each dies idle.
+    until: BTreeMap<Key, Instant>,
+    /// Dead ones of which a tag was removed: nobody gets them any more.
+    untagged: BTreeSet<Key>,
+    /// Those that lived when one of their tags was removed, and are still there: the next who looks lets them leave.
+    removed: BTreeSet<Key>,
     entries: BTreeMap<Key, (u32, Option<Instant>)>,
     tags: BTreeMap<Key, u8>,
     told: Vec<Told>,
@@ -139,36 +164,84 @@ impl Model {
         deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// What any verb does first: a dead value leaves.
+    /// When it dies: by its own deadline, or idle.
+    fn effective(&self, key: Key) -> Option<Instant> {
+        let own = self.entries.get(&key)?.1;
+        [own, self.until.get(&key).copied()].into_iter().flatten().min()
+    }
+
+    fn touch(&mut self, key: Key) {
+        if let Some(idle) = self.idle {
+            self.until.insert(key, Instant::now() + idle);
+        }
+    }
+
+    fn is_over(&self, key: Key) -> bool {
+        self.effective(key).is_some_and(|at| Instant::now() >= at + self.lingers)
+    }
+
+    fn hit(&mut self, key: Key) -> Option<u32> {
+        let live = self.live(key);
+        if live.is_some() {
+            self.touch(key);
+        }
+        live.map(|(value, _)| value)
+    }
+
+    /// What any verb does first: a dead value leaves, unless loaders want it.
     fn live(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
         let (value, deadline) = *self.entries.get(&key)?;
-        if !Self::is_dead(deadline) {
+        if self.removed.contains(&key) {
+            self.leave(key, Cause::Removed, deadline);
+            return None;
+        }
+        if !Self::is_dead(self.effective(key)) {
             return Some((value, deadline));
         }
-        self.leave(key, Cause::Expired, deadline);
+        if self.is_over(key) {
+            self.leave(key, Cause::Expired, deadline);
+        }
         None
     }
 
+    /// What a verb does first that writes: a dead value leaves, wanted by loaders or not.
+    fn live_or_leave(&mut self, key: Key) -> Option<(u32, Option<Instant>)> {
+        let live = self.live(key);
+        if live.is_none() {
+            self.leave(key, Cause::Expired, None);
+        }
+        live
+    }
+
     fn leave(&mut self, key: Key, cause: Cause, deadline: Option<Instant>) -> Option<u32> {
+        let effective = self.effective(key);
         let (value, _) = self.entries.remove(&key)?;
         self.tags.remove(&key);
-        self.told.push((key, value, cause, deadline));
+        self.untagged.remove(&key);
+        self.removed.remove(&key);
+        self.until.remove(&key);
+        let ended = cause == Cause::Expired && !Self::is_dead(effective);
+        self.told.push((key, value, cause, if ended { deadline } else { effective }));
         Some(value)
     }
 
     fn put(&mut self, key: Key, value: u32, deadline: Option<Instant>) -> Option<u32> {
-        let (_, old) = self.live(key).unzip();
+        let (_, old) = self.live_or_leave(key).unzip();
         let replaced = self.leave(key, Cause::Replaced, old.flatten());
         self.entries.insert(key, (value, deadline));
+        self.touch(key);
         replaced
     }
 
     fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) {
         self.entries.get_mut(&key).unwrap().1 = deadline;
+        self.touch(key);
     }
 
     fn live_entries(&self) -> BTreeMap<Key, u32> {
-        let live = self.entries.iter().filter(|(_, (_, deadline))| !Self::is_dead(*deadline));
+        let is_live =
+            |key: Key| !Self::is_dead(self.effective(key)) && !self.removed.contains(&key);
+        let live = self.entries.iter().filter(|(key, _)| is_live(**key));
         live.map(|(key, (value, _))| (*key, *value)).collect()
     }
 }
@@ -180,6 +253,7 @@ struct Test {
     lossless: LosslessEvents<Key, u32>,
     default_ttl: Option<u64>,
     next_value: u32,
+    bound: u8,
 }
 
 impl Test {
@@ -193,14 +267,30 @@ impl Test {
         if let Some(ttl) = setup.default_ttl {
             builder = builder.time_to_live(ticks(ttl));
         }
-        let cache = builder.build();
+        if let Some(idle) = setup.idle {
+            builder = builder.time_to_idle(ticks(idle));
+        }
+        if let Some(lingers) = setup.lingers {
+            builder = builder.stale_if_error(ticks(lingers));
+        }
+        let cache = match setup.bound {
+            0 => builder.build(),
+            1 => builder.max_entries(1_000).build(),
+            _ => builder.max_weight(1_000_000, |_, v| v % 3).build(),
+        };
+        let model = Model {
+            idle: setup.idle.map(ticks),
+            lingers: setup.lingers.map(ticks).unwrap_or_default(),
+            ..Model::default()
+        };
         Self {
             events: cache.events(),
             lossless: cache.events_lossless(10_000),
             cache,
-            model: Model::default(),
+            model,
             default_ttl: setup.default_ttl,
             next_value: 0,
+            bound: setup.bound,
         }
     }
 
@@ -210,7 +300,7 @@ impl Test {
         let default = self.default_ttl.and_then(after);
         match op {
             Op::Get(key) => {
-                assert_eq!(cache.get(&key).await, model.live(key).map(|(value, _)| value));
+                assert_eq!(cache.get(&key).await, model.hit(key));
             }
             Op::GetEx(key, ttl) => {
                 let live = model.live(key);
@@ -230,6 +320,7 @@ impl Test {
                 let set = cache.set_nx(key, value, ttl.map(ticks)).await;
                 assert_eq!(set, model.live(key).is_none());
                 if set {
+                    model.live_or_leave(key);
                     model.put(key, value, ttl.map_or(default, after));
                 }
             }
@@ -239,7 +330,7 @@ impl Test {
                 assert_eq!(replaced, model.put(key, value, kept.unwrap_or(default)));
             }
             Op::Remove(key) => {
-                let live = model.live(key);
+                let live = model.live_or_leave(key);
                 let removed = live.and_then(|(_, d)| model.leave(key, Cause::Removed, d));
                 assert_eq!(cache.remove(&key).await, removed);
             }
@@ -249,8 +340,10 @@ impl Test {
             Op::Ttl(key) => {
                 let ttl = match model.live(key) {
                     None => Ttl::Missing,
-                    Some((_, None)) => Ttl::Persistent,
-                    Some((_, Some(deadline))) => Ttl::Remaining(deadline - Instant::now()),
+                    Some(_) => match model.effective(key) {
+                        None => Ttl::Persistent,
+                        Some(deadline) => Ttl::Remaining(deadline - Instant::now()),
+                    },
                 };
                 assert_eq!(cache.ttl(&key).await, ttl);
             }
@@ -306,7 +399,7 @@ impl Test {
                 }
             }
             Op::ExpireNow(key) => {
-                let live = model.live(key).is_some();
+                let live = model.live_or_leave(key).is_some();
                 let now = Some(Instant::now());
                 let ended = live.then(|| model.leave(key, Cause::Expired, now)).flatten();
                 assert_eq!(cache.expire_now(&key).await, ended);
@@ -321,7 +414,7 @@ impl Test {
             }
             Op::GetMany(a, b) => {
                 let values = cache.get_many([&a, &b, &a]).await;
-                let mut live = |key| model.live(key).map(|(value, _)| value);
+                let mut live = |key| model.hit(key);
                 assert_eq!(values, [live(a), live(b), live(a)]);
             }
             Op::SetMany(keys, ttl) => {
@@ -333,7 +426,7 @@ impl Test {
             }
             Op::RemoveMany(keys) => {
                 let removed = keys.iter().filter_map(|key| {
-                    let deadline = model.live(*key)?.1;
+                    let deadline = model.live_or_leave(*key)?.1;
                     model.leave(*key, Cause::Removed, deadline)
                 });
                 let count = removed.count();
@@ -350,7 +443,10 @@ impl Test {
                 }
             }
             Op::Compute(key, change, with) => {
-                // What is left as it is, dead or not, does not leave.
+                // What is left as it is, dead or not, does not leave; but what was removed does.
+                if model.removed.contains(&key) {
+                    model.live(key);
+                }
                 let live = model.live_entries().get(&key).copied();
                 let kept = live.map(|_| model.entries[&key].1);
                 let change = match change {
@@ -373,7 +469,7 @@ impl Test {
                     }
                     (Change::Keep, false) => live,
                     (Change::Remove, _) => {
-                        if model.live(key).is_some() {
+                        if model.live_or_leave(key).is_some() {
                             model.leave(key, Cause::Removed, kept.flatten());
                         }
                         None
@@ -404,11 +500,13 @@ impl Test {
             Op::Load(key, ttl, fails) => {
                 let load = async move || if fails { Err(()) } else { Ok(value) };
                 let got = cache.get_or_try_set_with(&key, ticks(ttl), load).await.ok();
-                let live = model.live(key).map(|(value, _)| value);
+                let live = model.hit(key);
+                let stale = model.entries.get(&key).map(|(value, _)| *value);
+                let stale = stale.filter(|_| fails && !model.untagged.contains(&key));
                 if live.is_none() && !fails {
                     model.put(key, value, after(ttl));
                 }
-                assert_eq!(got, live.or((!fails).then_some(value)));
+                assert_eq!(got, live.or((!fails).then_some(value)).or(stale));
             }
             Op::SetTagged(key, ttl, tag) => {
                 let tag = [tag, 3 + tag % 2].map(|tag| tag.to_string());
@@ -421,18 +519,17 @@ impl Test {
                 let tagged: Vec<Key> = tagged.map(|(key, _)| *key).collect();
                 cache.remove_tag(&tag.to_string()).await;
                 for key in tagged {
-                    let (_, deadline) = model.entries[&key];
-                    if !Model::is_dead(deadline) {
-                        assert_eq!(cache.get(&key).await, None);
-                        model.leave(key, Cause::Removed, deadline);
-                    }
+                    match Model::is_dead(model.effective(key)) {
+                        true => model.untagged.insert(key),
+                        false => model.removed.insert(key),
+                    };
                 }
             }
             Op::Clear => {
                 cache.clear().await;
                 let keys: Vec<Key> = model.entries.keys().copied().collect();
                 for key in keys {
-                    if let Some((_, deadline)) = model.live(key) {
+                    if let Some((_, deadline)) = model.live_or_leave(key) {
                         model.leave(key, Cause::Removed, deadline);
                     }
                 }
@@ -449,6 +546,9 @@ impl Test {
             Op::Pause => cache.pause_sweeper(),
             Op::Resume => cache.resume_sweeper(),
             Op::Look => {
+                for key in model.removed.clone() {
+                    model.live(key);
+                }
                 let live = model.live_entries();
                 let len = cache.live_len();
                 assert_eq!(len, live.len());
@@ -459,6 +559,9 @@ impl Test {
         }
         let (len, resident) = (self.cache.len(), self.model.entries.len());
         assert_eq!((len, self.cache.is_empty()), (resident, resident == 0));
+        let weight: u32 =
+            self.model.entries.values().map(|(v, _)| if self.bound == 2 { v % 3 } else { 1 }).sum();
+        assert_eq!(self.cache.weight(), u64::from(weight));
         self.compare_events();
     }
 
@@ -473,13 +576,13 @@ impl Test {
     fn accept_what_was_swept(&mut self) -> u64 {
         let mut swept = 0;
         while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
-            let (_, deadline) = self.model.entries[&event.key];
-            assert!(Model::is_dead(deadline), "a live value was swept");
-            self.model.leave(event.key, Cause::Expired, deadline);
+            let was_removed = self.model.removed.contains(&event.key);
+            assert!(was_removed || self.model.is_over(event.key), "a live value was swept");
+            self.model.live_or_leave(event.key);
             let told = (event.key, event.value, event.cause, event.deadline);
             assert_eq!(self.model.told.pop(), Some(told));
             self.hear(told);
-            swept += 1;
+            swept += u64::from(!was_removed);
         }
         swept
     }

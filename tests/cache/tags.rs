@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasherDefault, DefaultHasher},
+    iter::from_fn,
     sync::Arc,
     time::Duration,
 };
@@ -10,6 +11,7 @@ use fleeting::{Cache, Cause, Freshness, Sweep};
 use futures::FutureExt;
 use tokio::{
     sync::Semaphore,
+    task::unconstrained,
     time::{advance, sleep},
 };
 use tokio_test::{assert_pending, assert_ready, assert_ready_eq, task::spawn};
@@ -155,5 +157,38 @@ async fn what_a_tag_removed_makes_room_first() {
     assert!(stats.evicted < 50, "{} of the living have left", stats.evicted);
     while let Some(event) = events.recv().now_or_never().flatten() {
         assert_eq!(event.cause == Cause::Removed, event.key >= 1_000_000, "{event:?}");
+    }
+}
+
+/// What was removed while it lived is told of as removed, however late and by whatever it leaves.
+#[tokio::test(start_paused = true)]
+async fn what_a_tag_removed_has_not_expired_since() {
+    for bounded in [false, true] {
+        for way in 0..7 {
+            let builder = Cache::<u32, u32>::builder()
+                .sweep(Sweep::manual())
+                .publish([Cause::Expired, Cause::Removed]);
+            let cache = if bounded { builder.max_entries(2).build() } else { builder.build() };
+            let mut events = cache.events_lossless(100);
+            cache.set(2, 2).await;
+            cache.set_tagged(1, 1, Duration::from_secs(1), ["a"]).await;
+            cache.remove_tag("a").await;
+            advance(Duration::from_secs(2)).await;
+            match way {
+                0 => cache.clear().await,
+                1 if bounded => drop(cache.set(3, 3).await),
+                1 | 2 => drop(cache.sweep().await),
+                3 => assert_eq!(cache.get(&1).await, None),
+                4 => assert_eq!(cache.set(1, 3).await, None),
+                5 => assert_eq!(cache.remove_many([&1]).await, 0),
+                _ => cache.shutdown().await,
+            }
+            let told = from_fn(|| unconstrained(events.recv()).now_or_never().flatten());
+            let told: Vec<_> = told.filter(|event| event.key == 1).collect();
+            assert_eq!(told.len(), 1, "{way}");
+            assert_eq!((told[0].value, told[0].cause), (1, Cause::Removed), "{way}");
+            let stats = cache.stats();
+            assert_eq!(stats.expired, 0, "{way}");
+        }
     }
 }

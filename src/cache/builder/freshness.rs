@@ -7,8 +7,9 @@ use super::Builder;
 impl<K, V, S> Builder<K, V, S> {
     /// How long a value may live without being read. Each hit of [`Cache::get`] or of a verb that loads gives it so much
     /// more, up to the deadline that it has from its TTL: the sooner of both counts, and [`Cache::ttl`] tells that one.
-    /// A write begins both anew. What else looks at a value ([`Cache::contains_key`], [`Cache::ttl`],
-    /// [`Cache::iter`]) gives it nothing.
+    /// A write begins both anew, and so does what gives a value a deadline or takes it away ([`Cache::get_ex`],
+    /// [`Cache::expire`] and its like). What else looks at a value ([`Cache::contains_key`], [`Cache::ttl`],
+    /// [`Cache::iter`], [`Cache::update`]) gives it nothing.
     ///
     /// A hit costs a store more than without, and an entry eight bytes. With 5 s or more only the first hit of some
     /// milliseconds costs that, and a hit may give up to 50 ms more than this, since it doesn't ask the precise clock.

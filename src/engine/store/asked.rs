@@ -13,7 +13,7 @@ pub(crate) struct Asked<K, V> {
     /// Values that are being loaded.
     pub(super) loads: Meetings<K, Flight<V>>,
     /// Keys whose values are changed one after the other.
-    pub(super) turns: Meetings<(), Turn>,
+    pub(super) turns: Meetings<K, Turn>,
     /// Keys that are to get a value.
     pub(super) comers: Meetings<(), Notify>,
     /// Keys whose values are to leave.

@@ -81,17 +81,22 @@ where
     }
 
     /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
-    pub(crate) fn take_turn(&self, place: Location) -> Arc<Turn> {
+    pub(crate) fn take_turn<Q>(
+        &self,
+        place: Location,
+        key: &Q,
+        owned: impl FnOnce() -> K,
+    ) -> Arc<Turn>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
         let mut locked = self.shards.write(place.shard());
         let asked = locked.parts().1.asked();
-        asked.turns.join(place.hash(), &(), || (), |_| false, Turn::default).shared
+        asked.turns.join(place.hash(), key, owned, |_| false, Turn::default).shared
     }
 
     pub(crate) fn leave_turn(&self, place: Location, turn: &Arc<Turn>) {
-        self.leave(place, |asked| {
-            asked.turns.leave(place.hash(), turn);
-            None
-        });
+        self.leave(place, |asked| asked.turns.leave(place.hash(), turn));
     }
 
     /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).

@@ -53,8 +53,9 @@ where
             for start in (pass.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);
                 let taken = |bucket, key, entry: Entry<V>| {
+                    let is_removed = beside.kept.is_removed(bucket, entry.deadline());
                     freed += beside.kept.left(bucket);
-                    let mut departure = departed(key, entry, now);
+                    let mut departure = departed(key, entry, is_removed, now);
                     if let Some(asked) = &mut beside.asked {
                         departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
                     }
@@ -94,7 +95,8 @@ where
     }
 }
 
-fn departed<K, V>(key: K, entry: Entry<V>, now: Tick) -> Departure<K, V> {
-    let is_dead = entry.deadline().is_dead(now);
+/// What was removed by a tag while it lived did not die since.
+fn departed<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
+    let is_dead = !is_removed && entry.deadline().is_dead(now);
     entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)
 }

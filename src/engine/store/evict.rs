@@ -145,14 +145,18 @@ where
         let now = now.tick();
         let (table, Beside { index, kept, asked, .. }) = locked.parts();
         let buckets = table.buckets();
-        let (mut freed, mut next) = (0, 0);
+        let (mut freed, mut next, mut removed) = (0, 0, 0);
         index.rebase(self.over_at(now));
         let mut nothing_before = index.next_moment(now);
         while dead.is_empty() && next < buckets {
             let Some(start) = index.next_due(next, buckets, now) else { break };
             let taken = |bucket, key, entry: Entry<V>| {
+                // By a tag, while it lived.
+                let is_removed = kept.is_removed(bucket, entry.deadline());
+                removed += u64::from(is_removed);
                 freed += kept.left(bucket);
-                let mut departure = entry.depart(key, Cause::Expired, now);
+                let cause = if is_removed { Cause::Removed } else { Cause::Expired };
+                let mut departure = entry.depart(key, cause, now);
                 if let Some(asked) = asked {
                     departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
                 }
@@ -166,8 +170,13 @@ where
         }
         let found = !dead.is_empty();
         self.notes[shard].soonest.store(index.learn_soonest().order(), Relaxed);
-        bump(&self.notes[shard].departures.expired, dead.len() as u64);
-        self.journal.record_all(shard, Cause::Expired, &mut dead);
+        let departures = &self.notes[shard].departures;
+        bump(&departures.expired, dead.len() as u64 - removed);
+        bump(&departures.removed, removed);
+        match removed {
+            0 => self.journal.record_all(shard, Cause::Expired, &mut dead),
+            _ => self.journal.record_wanted(shard, &mut dead),
+        }
         bound.free(freed);
         drop(locked);
         panics::drop_all(dead);

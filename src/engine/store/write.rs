@@ -64,7 +64,7 @@ where
         // In this order, so that what panics leaves nothing to be dropped under the lock.
         let found = self.update(key, now, |value, _| {
             let deadline = deadline(value);
-            (value.clone(), deadline)
+            (value.clone(), Some(deadline))
         });
         self.reads.count(found.is_some());
         found
@@ -232,17 +232,17 @@ where
     {
         match self.evicting_bound() {
             Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.alter(key, now, true, |value, deadline| (change(value), deadline)),
+            None => self.alter(key, now, true, |value, _| (change(value), None)),
         }
     }
 
-    /// Calls `change` with the live value and its deadline, which it may change, under its shard's lock. A dead one is
-    /// expired on the way.
+    /// Calls `change` with the live value and its deadline, under its shard's lock; it may give another one, or the same
+    /// anew. A dead one is expired on the way.
     pub(crate) fn update<Q, R>(
         &self,
         key: &Q,
         now: &impl Now,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Deadline),
+        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
     ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -257,7 +257,7 @@ where
         key: &Q,
         now: &impl Now,
         is_write: bool,
-        change: impl FnOnce(&mut V, Deadline) -> (R, Deadline),
+        change: impl FnOnce(&mut V, Deadline) -> (R, Option<Deadline>),
     ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -276,18 +276,16 @@ where
         if is_write {
             beside.overtake(hash, key);
         }
-        let before = entry.deadline();
-        let own = beside.kept.own(bucket);
-        let (changed, deadline) = change(&mut entry.value, own.unwrap_or(before));
-        let fresh = match own {
-            // What was not given another deadline does not live longer for that.
-            Some(own) if own == deadline => before,
-            _ => self.until(deadline, now),
-        };
-        entry.set_deadline(fresh);
-        beside.kept.set_own(bucket, deadline);
+        let own = beside.kept.own(bucket).unwrap_or_else(|| entry.deadline());
+        let (changed, deadline) = change(&mut entry.value, own);
         beside.kept.touch(bucket);
-        self.note(beside, index, bucket, fresh);
+        // What was given no deadline does not live longer for that.
+        if let Some(deadline) = deadline {
+            let fresh = self.until(deadline, now);
+            entry.set_deadline(fresh);
+            beside.kept.set_own(bucket, deadline);
+            self.note(beside, index, bucket, fresh);
+        }
         Some(changed)
     }
 

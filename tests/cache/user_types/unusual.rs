@@ -8,8 +8,11 @@ use std::{
 };
 
 use super::{ALL, SECOND, so_far, watched};
-use fleeting::{Cache, Cause, Events};
-use tokio::time::sleep;
+use fleeting::{Cache, Cause, Events, Op};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 /// A value that listens to the cache that it is in.
 #[derive(Clone)]
@@ -67,6 +70,25 @@ fn keys_that_all_collide_are_slow_but_right() {
         }
         sleep(60 * SECOND).await;
         assert_eq!(cache.len(), 0, "it still sweeps");
+    });
+}
+
+/// Those of one key run one at a time; of another key, of whatever hash, nobody waits for them.
+#[test]
+fn changes_of_keys_that_collide_wait_for_none_of_another_key() {
+    watched(async || {
+        let cache: Cache<Collides, u32> = Cache::new();
+        let (sender, receiver) = oneshot::channel();
+        let waits = cache.compute_with(&Collides(1), async |_| {
+            receiver.await.unwrap();
+            Op::Set(1)
+        });
+        let tells = cache.compute_with(&Collides(2), async |_| {
+            sender.send(()).unwrap();
+            Op::Set(2)
+        });
+        let both = async { tokio::join!(waits, tells) };
+        assert_eq!(timeout(60 * SECOND, both).await, Ok((Some(1), Some(2))));
     });
 }
 
