@@ -103,10 +103,11 @@ where
 
     /// Moves all members in, in their order; nobody sees a part of them.
     pub async fn extend(&self, members: impl IntoIterator<Item = (S, T)>) {
-        coop::proceed().await;
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
+        // Before anything is awaited: the caller's iterator may be of one thread alone.
         let mut coming: Vec<_> = members.into_iter().map(hashed).collect();
+        coop::proceed().await;
         self.change(|scores| {
             for (hash, coming, member) in &mut coming {
                 // The old score goes where the new one was: it is dropped after the lock, too.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents};
+use fleeting::{Cause, Event, ExpiringSet, ExpiringSets, LosslessEvents, SortedSet};
 use futures::FutureExt;
 use tokio::{
     task::unconstrained,
@@ -292,4 +292,29 @@ fn what_is_dropped_may_call_the_set() {
         });
         watch.recv_timeout(300 * SECOND).expect("the set waits for itself");
     }
+}
+
+/// An iterator that is of one thread alone does not keep who extends a set from being spawned.
+#[tokio::test]
+async fn what_extends_a_set_need_not_go_to_another_thread() {
+    fn spawned<F: Future<Output = ()> + Send + 'static>(work: F) -> tokio::task::JoinHandle<()> {
+        tokio::spawn(work)
+    }
+    let minute = std::time::Duration::from_secs(60);
+    let (set, sets) = (ExpiringSet::new(minute), ExpiringSets::new(minute));
+    let sorted = SortedSet::new();
+    spawned(async move {
+        let own = || {
+            let own = std::rc::Rc::new(1);
+            (0..3).map(move |i| i + *own)
+        };
+        set.extend(own()).await;
+        sets.extend("ada", own()).await;
+        sorted.extend(own().map(|i| (i, i))).await;
+        assert_eq!(set.elements().await, [1, 2, 3]);
+        assert_eq!(sets.elements("ada").await, [1, 2, 3]);
+        assert_eq!(sorted.len().await, 3);
+    })
+    .await
+    .unwrap();
 }

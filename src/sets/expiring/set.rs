@@ -175,8 +175,9 @@ where
     /// Moves all of `members` in, in their order, with the present as their score; nobody sees a part of
     /// them.
     pub async fn extend(&self, members: impl IntoIterator<Item = T>) {
-        coop::proceed().await;
+        // Before anything is awaited: the caller's iterator may be of one thread alone.
         let mut coming: Vec<_> = members.into_iter().map(|member| self.prehash(member)).collect();
+        coop::proceed().await;
         self.change(|members, change| {
             for member in &mut coming {
                 members.push(change.now, false, member, Unkeyed, change);

@@ -109,6 +109,8 @@ where
 
     /// Moves all of `members` into the set of `key`, in their order, with the present as their score.
     pub async fn extend(&self, key: K, members: impl IntoIterator<Item = T>) {
+        // Before anything is awaited: the caller's iterator may be of one thread alone.
+        let members: Vec<_> = members.into_iter().collect();
         coop::proceed().await;
         self.put(key, members, None, false);
     }
