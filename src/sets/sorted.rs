@@ -102,20 +102,22 @@ where
     }
 
     /// Moves all members in, in their order; nobody sees a part of them.
-    pub async fn extend(&self, members: impl IntoIterator<Item = (S, T)>) {
+    pub fn extend(&self, members: impl IntoIterator<Item = (S, T)>) -> impl Future<Output = ()> {
         let hashed =
             |(score, member)| (hash_of(&self.0.hasher, &member), Some(score), Some(member));
-        // Before anything is awaited: the caller's iterator may be of one thread alone.
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
         let mut coming: Vec<_> = members.into_iter().map(hashed).collect();
-        coop::proceed().await;
-        self.change(|scores| {
-            for (hash, coming, member) in &mut coming {
-                // The old score goes where the new one was: it is dropped after the lock, too.
-                if let Some(score) = coming.take() {
-                    *coming = scores.insert(score, *hash, member);
+        async move {
+            coop::proceed().await;
+            self.change(|scores| {
+                for (hash, coming, member) in &mut coming {
+                    // The old score goes where the new one was: it is dropped after the lock, too.
+                    if let Some(score) = coming.take() {
+                        *coming = scores.insert(score, *hash, member);
+                    }
                 }
-            }
-        });
+            });
+        }
     }
 
     /// The score of `member` (Redis: `ZSCORE`).

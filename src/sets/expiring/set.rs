@@ -174,15 +174,17 @@ where
 
     /// Moves all of `members` in, in their order, with the present as their score; nobody sees a part of
     /// them.
-    pub async fn extend(&self, members: impl IntoIterator<Item = T>) {
-        // Before anything is awaited: the caller's iterator may be of one thread alone.
+    pub fn extend(&self, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
         let mut coming: Vec<_> = members.into_iter().map(|member| self.prehash(member)).collect();
-        coop::proceed().await;
-        self.change(|members, change| {
-            for member in &mut coming {
-                members.push(change.now, false, member, Unkeyed, change);
-            }
-        });
+        async move {
+            coop::proceed().await;
+            self.change(|members, change| {
+                for member in &mut coming {
+                    members.push(change.now, false, member, Unkeyed, change);
+                }
+            });
+        }
     }
 
     /// The members, lowest score first.

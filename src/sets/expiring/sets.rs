@@ -108,11 +108,13 @@ where
     }
 
     /// Moves all of `members` into the set of `key`, in their order, with the present as their score.
-    pub async fn extend(&self, key: K, members: impl IntoIterator<Item = T>) {
-        // Before anything is awaited: the caller's iterator may be of one thread alone.
+    pub fn extend(&self, key: K, members: impl IntoIterator<Item = T>) -> impl Future<Output = ()> {
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
         let members: Vec<_> = members.into_iter().collect();
-        coop::proceed().await;
-        self.put(key, members, None, false);
+        async move {
+            coop::proceed().await;
+            self.put(key, members, None, false);
+        }
     }
 
     /// The members of the set of `key`, lowest score first.
