@@ -124,17 +124,20 @@ impl DirQueue<Normal> {
     /// # Cancel safety
     ///
     /// Who drops the future can't know what is added.
-    pub async fn add_many(
+    pub fn add_many(
         &self,
         elements: impl IntoIterator<Item = Element>,
-    ) -> Result<Vec<Name>, Error> {
+    ) -> impl Future<Output = Result<Vec<Name>, Error>> {
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
         let elements: Vec<_> = elements.into_iter().collect();
-        let room = self.room(elements.len() as u64).await?;
-        run("add to", Work::Long, &self.protocol, move |queue| {
-            let _room = room;
-            queue.add_many(elements)
-        })
-        .await
+        async move {
+            let room = self.room(elements.len() as u64).await?;
+            run("add to", Work::Long, &self.protocol, move |queue| {
+                let _room = room;
+                queue.add_many(elements)
+            })
+            .await
+        }
     }
 }
 

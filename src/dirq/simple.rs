@@ -119,24 +119,27 @@ impl DirQueue<Simple> {
     /// # Cancel safety
     ///
     /// Who drops the future can't know what is added.
-    pub async fn add_many<B: AsRef<[u8]>>(
+    pub fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
-    ) -> Result<Vec<Name>, Error> {
+    ) -> impl Future<Output = Result<Vec<Name>, Error>> {
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
         let mut data = Vec::new();
         let mut ends = Vec::new();
         for body in bodies {
             data.extend_from_slice(body.as_ref());
             ends.push(data.len());
         }
-        let room = self.room(ends.len() as u64).await?;
-        run("add to", Work::Long, &self.protocol, move |queue| {
-            let _room = room;
-            let mut start = 0;
-            let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
-            queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
-        })
-        .await
+        async move {
+            let room = self.room(ends.len() as u64).await?;
+            run("add to", Work::Long, &self.protocol, move |queue| {
+                let _room = room;
+                let mut start = 0;
+                let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
+                queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
+            })
+            .await
+        }
     }
 
     /// Moves a file into the queue, and returns the name of the element that it now is.

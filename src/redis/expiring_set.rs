@@ -194,8 +194,13 @@ where
     ///
     /// A millisecond is the present of up to 2,048 of them, the next one that of those behind, and so on; the
     /// server needs about as long. About a million are as many as a command may carry.
-    pub async fn extend(&self, members: impl IntoIterator<Item = T>) -> Result<(), Error> {
-        self.put(members, None, false).await
+    pub fn extend(
+        &self,
+        members: impl IntoIterator<Item = T>,
+    ) -> impl Future<Output = Result<(), Error>> {
+        // The caller's iterator may be of one thread alone, and the future is to go to any.
+        let members: Vec<_> = members.into_iter().collect();
+        async move { self.put(members, None, false).await }
     }
 
     /// The members, lowest score first.

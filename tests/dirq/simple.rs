@@ -300,6 +300,17 @@ async fn a_synced_queue_is_as_any_other() {
     assert_eq!(queue.dequeue(&name).await.unwrap().unwrap(), "moved");
 }
 
+/// What they come from may be of one thread alone.
+#[tokio::test]
+async fn many_are_added_by_a_task_that_is_spawned() {
+    let (_dir, queue) = queue().await;
+    let added = tokio::spawn(async move {
+        let own = std::rc::Rc::new(7);
+        queue.add_many((0..3).map(move |i| (i + *own).to_string())).await.unwrap().len()
+    });
+    assert_eq!(added.await.unwrap(), 3);
+}
+
 #[tokio::test]
 async fn many_are_synced_at_once_and_added_in_order_or_not_at_all() {
     let dir = tempdir().unwrap();
