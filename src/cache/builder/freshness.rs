@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::Builder;
 
 impl<K, V, S> Builder<K, V, S> {
-    /// How long a value may live without being read. Each hit of [`Cache::get`] or of a verb that loads gives it so much
-    /// more, up to the deadline that it has from its TTL: the sooner of both counts, and [`Cache::ttl`] tells that one.
-    /// A write begins both anew, and so does what gives a value a deadline or takes it away ([`Cache::get_ex`],
-    /// [`Cache::expire`] and its like). What else looks at a value ([`Cache::contains_key`], [`Cache::ttl`],
-    /// [`Cache::iter`], [`Cache::update`]) gives it nothing.
+    /// How long a value may live without being read. Each hit of [`Cache::get`](crate::Cache::get) or of a verb that loads gives it so much
+    /// more, up to the deadline that it has from its TTL: the sooner of both counts, and [`Cache::ttl`](crate::Cache::ttl) tells that one.
+    /// A write begins both anew, and so does what gives a value a deadline or takes it away ([`Cache::get_ex`](crate::Cache::get_ex),
+    /// [`Cache::expire`](crate::Cache::expire) and its like). What else looks at a value ([`Cache::contains_key`](crate::Cache::contains_key), [`Cache::ttl`](crate::Cache::ttl),
+    /// [`Cache::iter`](crate::Cache::iter), [`Cache::update`](crate::Cache::update)) gives it nothing.
     ///
     /// A hit costs a store more than without, and an entry eight bytes. With 5 s or more only the first hit of some
     /// milliseconds costs that, and a hit may give up to 50 ms more than this, since it doesn't ask the precise clock.
@@ -43,7 +43,7 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// By which share of it a TTL is shortened at most, by chance: so that what was written together does not die, and is
     /// not loaded again, together. It counts for values that are written or loaded, and not for
-    /// [`Cache::expire`] and its like. Defaults to 0. [`Sweep::seed`] makes it repeatable.
+    /// [`Cache::expire`](crate::Cache::expire) and its like. Defaults to 0. [`Sweep::seed`](crate::Sweep::seed) makes it repeatable.
     ///
     /// # Panics
     ///
@@ -54,7 +54,7 @@ impl<K, V, S> Builder<K, V, S> {
         self
     }
 
-    /// How long the error of a [loader](Cache::get_or_try_set_with) is kept for its key: who asks meanwhile gets it, and
+    /// How long the error of a [loader](crate::Cache::get_or_try_set_with) is kept for its key: who asks meanwhile gets it, and
     /// nothing is loaded. What is written to the key, or removes it, ends that. Such errors are bounded as the entries
     /// are by [`max_entries`](Builder::max_entries); with [`max_weight`](Builder::max_weight) they are 10,000 at most. Defaults to none: the next call loads again.
     ///
@@ -69,11 +69,11 @@ impl<K, V, S> Builder<K, V, S> {
 
     /// How long a value may still be returned after its death by the verbs that load, which then load anew in the
     /// background (RFC 5861). One such refresh runs for a key at a time, on the runtime of the cache. One that fails, or takes more than a minute, is
-    /// logged and counted in [`Stats`](super::Stats), and tried again by a call a second later at the soonest, then
+    /// logged and counted in [`Stats`](crate::Stats), and tried again by a call a second later at the soonest, then
     /// two, up to a minute. No other verb returns what is dead. A refresh that takes
     /// longer than a minute has failed. Defaults to zero.
     ///
-    /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`], and
+    /// The value stays in memory until this time is over; then it leaves as [`Cause::Expired`](crate::Cause::Expired), and
     /// [`Event::deadline`](crate::Event::deadline) is when it died. What is written to the key, or removes it, ends
     /// that.
     ///
