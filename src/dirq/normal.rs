@@ -99,11 +99,12 @@ impl DirQueue<Normal> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
         let room = self.room(1).await?;
-        if group::takes(&self.protocol.root, len_of(&element)) {
+        let len = len_of(&element);
+        if group::takes(&self.protocol.root, len) {
             let files = self.protocol.schema()?.encode(element)?;
             return group::add(&self.protocol, files, room).await;
         }
-        let length = self.protocol.length_of_add(&element);
+        let length = self.protocol.length_of_add(len);
         run("add to", length, &self.protocol, move |queue| {
             let _room = room;
             queue.add(element)

@@ -62,6 +62,11 @@ struct Setting {
     counted: bool,
 }
 
+const ANY: Setting =
+    Setting { normal: false, sync: false, cached: true, renames: true, counted: false };
+const NORMAL: Setting = Setting { normal: true, ..ANY };
+const BOTH: [Setting; 2] = [ANY, NORMAL];
+
 impl Setting {
     fn all() -> impl Iterator<Item = Self> {
         let all = (0..32).map(|bits| Self {
@@ -138,10 +143,7 @@ impl Process {
                 queue.protocol.add_each(files.collect())
             }
         };
-        match is_planned() {
-            true => add(),
-            false => with(|_| Fate::Made, add),
-        }
+        by_a_plan(add)
     }
 
     fn names(&self) -> Vec<Name> {
@@ -191,10 +193,14 @@ impl Process {
 
 /// The result of a call that is made in place, as all are by a plan. Without one it makes one.
 fn now<T>(call: impl Future<Output = T>) -> T {
-    let done = || unconstrained(call).now_or_never().expect("all is done in place");
+    by_a_plan(|| unconstrained(call).now_or_never().expect("all is done in place"))
+}
+
+/// Does `work` by the plan that there is, or else by one in which nothing fails.
+fn by_a_plan<T>(work: impl FnOnce() -> T) -> T {
     match is_planned() {
-        true => done(),
-        false => with(|_| Fate::Made, done),
+        true => work(),
+        false => with(|_| Fate::Made, work),
     }
 }
 

@@ -60,11 +60,7 @@ impl Format {
 /// A key as bytes, the same in every process: a string as it is, anything else as JSON. So that no two keys are one, a
 /// string that reads as JSON is JSON too: the name `null` in quotes, no name without.
 pub(super) fn encode_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
-    match to_json(key) {
-        Ok(Json::String(text)) if !reads_as_json(&text) => Ok(text.into_bytes()),
-        Ok(other) => checked(key, other.to_string()),
-        Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
-    }
+    encode_text(key, |text| !reads_as_json(text))
 }
 
 /// What `f` returns for the key as `encode_key` writes it.
@@ -91,8 +87,16 @@ pub(super) fn decode_key<K: DeserializeOwned>(bytes: &[u8]) -> Result<K, Error> 
 
 /// A key as programs write it that know nothing of this crate: any string as it is, also one that reads as JSON.
 pub(super) fn encode_bare_key<K: Serialize + ?Sized>(key: &K) -> Result<Vec<u8>, Error> {
+    encode_text(key, |_| true)
+}
+
+/// A string as it is where it `stays` so, anything else as JSON; and numbers that JSON has not, as they are read.
+fn encode_text<K: Serialize + ?Sized>(
+    key: &K,
+    stays: impl FnOnce(&str) -> bool,
+) -> Result<Vec<u8>, Error> {
     match to_json(key) {
-        Ok(Json::String(text)) => Ok(text.into_bytes()),
+        Ok(Json::String(text)) if stays(&text) => Ok(text.into_bytes()),
         Ok(other) => checked(key, other.to_string()),
         Err(error) => with_text(key, <[u8]>::to_vec).ok_or(error),
     }

@@ -19,11 +19,11 @@ use crate::dirq::{
 };
 
 impl Normal {
-    /// How long it takes to add this element.
-    pub(super) fn length_of_add(&self, element: &Element) -> Work {
+    /// How long it takes to add an element of so many bytes.
+    pub(super) fn length_of_add(&self, len: usize) -> Work {
         // To count a directory is as long as it is full.
         match self.rotation.has_room() {
-            true => Work::of_add(&self.root, len_of(element)),
+            true => Work::of_add(&self.root, len),
             false => Work::Long,
         }
     }
@@ -166,9 +166,7 @@ impl AddInGroups for Normal {
         let most = most_files(&elements);
         let written: Vec<_> = self.root.write_each(&elements, most, write).collect();
         let publish = |(temp, files): (Result<_, _>, &Files)| self.publish(&mut dirs, temp?, files);
-        let mut added: Vec<_> = written.into_iter().zip(&elements).map(publish).collect();
-        self.root.finish_each(&mut added);
-        added
+        self.root.finish_each(written.into_iter().zip(&elements).map(publish))
     }
 }
 

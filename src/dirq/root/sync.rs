@@ -97,16 +97,21 @@ impl Root {
     }
 
     /// The last step of several adds, each of which has its own answer.
-    pub(in crate::dirq) fn finish_each(&self, adds: &mut [Result<Name, Error>]) {
+    pub(in crate::dirq) fn finish_each(
+        &self,
+        adds: impl Iterator<Item = Result<Name, Error>>,
+    ) -> Vec<Result<Name, Error>> {
+        let mut adds: Vec<_> = adds.collect();
         let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
         self.counts.added(names.len());
         if let Err(error) = self.sync_names(&names) {
-            for add in adds {
+            for add in &mut adds {
                 if let Ok(name) = add {
                     *add = Err(error.again().behind(vec![*name]));
                 }
             }
         }
+        adds
     }
 
     /// Lets the names of new elements survive a crash of the machine, if that is wanted.

@@ -185,9 +185,7 @@ impl AddInGroups for Simple {
         let written: Vec<_> = self.root.write_each(&bodies, 1, write).collect();
         let publish =
             |(temp, body): (Result<_, _>, &Vec<u8>)| self.publish_temp(&mut target, temp?, body);
-        let mut added: Vec<_> = written.into_iter().zip(&bodies).map(publish).collect();
-        self.root.finish_each(&mut added);
-        added
+        self.root.finish_each(written.into_iter().zip(&bodies).map(publish))
     }
 }
 

@@ -5,11 +5,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use super::*;
 use crate::dirq::purge::PurgeReport;
 
-const ANY: Setting =
-    Setting { normal: false, sync: false, cached: true, renames: true, counted: false };
-const NORMAL: Setting = Setting { normal: true, ..ANY };
-const BOTH: [Setting; 2] = [ANY, NORMAL];
-
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("it is there").mode() & 0o777
 }

@@ -11,9 +11,7 @@ use std::{
 use super::*;
 use crate::dirq::Schema;
 
-const SIMPLE: Setting =
-    Setting { normal: false, sync: true, cached: true, renames: true, counted: false };
-const BOTH: [Setting; 2] = [SIMPLE, Setting { normal: true, ..SIMPLE }];
+const SYNCED: [Setting; 2] = [Setting { sync: true, ..ANY }, Setting { sync: true, ..NORMAL }];
 
 /// Does `work` where no more than `most` new files can be open at once, and returns how many were.
 fn with_few<T>(most: usize, work: impl FnOnce() -> T) -> (T, usize) {
@@ -43,7 +41,7 @@ fn with_few<T>(most: usize, work: impl FnOnce() -> T) -> (T, usize) {
 async fn adds_together_need_no_more_files_than_there_are() {
     let bodies: Vec<_> = (0..100).map(|number| format!("{number:03}")).collect();
     let bodies: Vec<_> = bodies.iter().map(String::as_str).collect();
-    for setting in BOTH {
+    for setting in SYNCED {
         for most in [2, 7, 40] {
             let folder = folder();
             let process = Process::start(&folder.path().join("queue"), setting);
@@ -62,7 +60,7 @@ async fn adds_together_need_no_more_files_than_there_are() {
 /// Whoever can't have one file open is told why.
 #[tokio::test]
 async fn without_any_file_each_add_is_told_so() {
-    for setting in BOTH {
+    for setting in SYNCED {
         let folder = folder();
         let process = Process::start(&folder.path().join("queue"), setting);
         let (added, _) = with_few(0, || process.add_each(&["a", "b"]));
@@ -79,7 +77,7 @@ async fn without_any_file_each_add_is_told_so() {
 #[tokio::test]
 async fn where_no_directory_can_be_opened_nothing_is_left() {
     let folder = folder();
-    let process = Process::start(&folder.path().join("queue"), BOTH[1]);
+    let process = Process::start(&folder.path().join("queue"), SYNCED[1]);
     process.add("x").expect("nothing fails");
     let mut made = false;
     let plan = move |what: &'static str| {
@@ -138,7 +136,7 @@ fn many_queues_at_once_have_few_files_open() {
             let path = folder.path().join(number.to_string());
             let (open, met) = (open.clone(), met.clone());
             move || {
-                let process = Process::start(&path, BOTH[number % 2]);
+                let process = Process::start(&path, SYNCED[number % 2]);
                 let at_once = Rc::new(RefCell::new(None));
                 let plan = {
                     let at_once = at_once.clone();
