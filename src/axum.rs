@@ -2,18 +2,18 @@
 
 mod admission;
 mod body;
-mod by;
+mod body_meter;
 mod client_ip;
+mod constructors;
 mod decision;
 mod forwarded;
 mod headers;
 mod key;
 mod layer;
 mod limiter;
-mod plans;
+mod limits_lookup;
 mod response;
 mod retry_after;
-mod sent;
 mod service;
 mod settings;
 

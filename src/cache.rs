@@ -10,15 +10,16 @@ mod compute;
 mod deadlines;
 mod failures;
 mod freshness;
+mod freshness_policy;
 mod iter;
-mod lives;
+mod key_futures;
+mod load_guard;
 mod loaders;
 mod many;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod nested;
+mod reentrancy;
 mod refresh;
-mod seat;
 mod shutdown;
 #[cfg(feature = "serde")]
 mod snapshot;
@@ -26,7 +27,6 @@ mod stats;
 mod streams;
 mod sweeping;
 mod tags;
-mod waiting;
 mod weak;
 
 use std::{
@@ -41,9 +41,9 @@ use std::{
 use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
-use self::lives::Lives;
+use self::freshness_policy::Lives;
 #[cfg(feature = "redis")]
-pub(crate) use self::nested::Within;
+pub(crate) use self::reentrancy::Within;
 #[cfg(feature = "serde")]
 pub use self::snapshot::SnapshotError;
 pub use self::{

@@ -2,7 +2,7 @@
 //! nothing by any other than relative addresses.
 
 mod answers;
-mod figures;
+mod groups;
 mod sampler;
 mod track;
 

@@ -8,35 +8,35 @@
 mod algorithm;
 mod buckets;
 mod builder;
-mod check;
+mod check_args;
+mod debt;
 mod denial_log;
 mod gcra;
-#[cfg(feature = "dashboard")]
-pub(crate) mod hot;
+mod idle_evictor;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod key_state;
 mod limit;
+mod limit_set;
 mod limited;
 mod limiter;
 mod log;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod owe;
 mod peek;
 mod per_limit;
 mod permit;
-mod plan;
 #[cfg(feature = "axum")]
 mod remaining;
-mod room;
 mod set_limits;
 mod settle;
 mod standing;
 mod stats;
-mod strangers;
+#[cfg(feature = "dashboard")]
+pub(crate) mod top_denied;
 mod totals;
 mod until_ready;
+mod untracked_keys;
 mod waiting;
 
 use std::{

@@ -25,14 +25,14 @@ use tokio::time::Instant;
 use super::limiter::RedisBackend;
 use super::{
     Headers,
+    body_meter::Sent,
     decision::RateLimitDecision,
     headers::{Field, Partition, Policy},
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
-    plans::Plans,
+    limits_lookup::Plans,
     response::{exhausted, is_grpc, problem},
     retry_after::RetryAfter,
-    sent::Sent,
     settings::{Limits, Settings},
 };
 use crate::rate_limit::{Limit, Limited, PerLimit, RateLimiter, Remaining, Standing};

@@ -12,7 +12,7 @@ use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::sent::Sent;
+use super::body_meter::Sent;
 
 pin_project! {
     /// The body of an answer that went through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a denial's.

@@ -14,7 +14,7 @@ use super::{
     headers::byte_sequence,
     key::{KeyExtractor, MAX_KEY_BYTES},
     limiter::LayerLimiter,
-    plans::Plans,
+    limits_lookup::Plans,
     settings::{Limits, Settings},
 };
 use crate::{

@@ -9,12 +9,12 @@ use ::axum::{
 
 use super::{
     Headers,
+    body_meter::SentCostFn,
     decision::RateLimitDecision,
     headers::Policy,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
-    plans::{Plan, Plans},
-    sent::SentCostFn,
+    limits_lookup::{Plan, Plans},
 };
 use crate::rate_limit::{Limit, Limited};
 

@@ -13,7 +13,7 @@ use super::{
     Cache,
     bounds::Bound,
     failures::Failures,
-    lives::{Lives, Settings},
+    freshness_policy::{Lives, Settings},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 

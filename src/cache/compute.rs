@@ -8,7 +8,7 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Cache, nested::Within};
+use super::{Cache, reentrancy::Within};
 use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,

@@ -12,8 +12,8 @@ use equivalent::Equivalent;
 use super::{
     Cache,
     freshness::{Freshness, TimeToLive},
-    nested::Within,
-    seat::Seat,
+    load_guard::Seat,
+    reentrancy::Within,
 };
 use crate::engine::{
     clock::{Deadline, Now},

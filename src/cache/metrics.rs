@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::lives::LoadCounters;
+use super::freshness_policy::LoadCounters;
 #[cfg(feature = "dashboard")]
 use crate::engine::ttl::Ttl;
 use crate::engine::{

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{Instant, timeout};
 
-use super::{Cache, WeakCache, freshness::TimeToLive, nested::Within, seat::Seat};
+use super::{Cache, WeakCache, freshness::TimeToLive, load_guard::Seat, reentrancy::Within};
 use crate::engine::{clock::Deadline, panics, store::Failure, to_key::ToKey};
 
 /// A refresh that takes longer has failed: nobody waits for it, and nobody else would end it.

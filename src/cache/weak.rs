@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::{Cache, lives::Lives};
+use super::{Cache, freshness_policy::Lives};
 use crate::engine::{hasher::DefaultHasher, state::SharedState};
 
 /// A handle that does not keep its cache alive: for callbacks, tasks and values that a cache itself keeps.

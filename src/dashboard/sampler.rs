@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::{
-    figures::Group,
+    groups::Group,
     track::{Tracks, Whole},
 };
 use crate::engine::metrics::look;

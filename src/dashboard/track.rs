@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use super::figures::{Counts, Denied, Group, Kind, Levels};
+use super::groups::{Counts, Denied, Group, Kind, Levels};
 use crate::engine::metrics::Spread;
 
 /// Five minutes of samples.

@@ -12,12 +12,12 @@
 //! 4. The journal keeps what some channel hears, and nothing else is even cloned for it.
 
 mod channel;
+mod chunked_deque;
 mod log;
 mod publisher;
-mod queue;
+mod queued_event;
 mod streams;
 mod subscription;
-mod told;
 
 use std::fmt;
 

@@ -5,22 +5,22 @@
 //! 3. Labels are the names that a program gives, and words of ours; never keys.
 //! 4. A recorder is somebody's code, and is called under no lock; so is what is read.
 
-mod figures;
+mod export_order;
+mod histogram;
 #[cfg(feature = "dashboard")]
 mod reading;
 mod registry;
 mod series;
 mod source;
-mod spread;
-mod tellers;
+mod values;
 
 use self::registry::publish;
 pub(crate) use self::{
-    figures::Figures,
+    histogram::Spread,
     registry::{Slot, register},
     series::{Series, counter, gauge, spread},
     source::Source,
-    spread::Spread,
+    values::Figures,
 };
 #[cfg(feature = "dashboard")]
 pub(crate) use self::{

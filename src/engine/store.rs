@@ -10,37 +10,37 @@
 //!    [`Store::shrink`] and [`Store::clear_windows`], and all mark the shard, so that the next pass looks at
 //!    all of it and no entry slips behind the cursor.
 
-mod alarm;
-mod asked;
-mod asking;
+mod batch;
 mod bound;
-mod bounded;
 mod clear;
 #[cfg(feature = "serde")]
 mod copy;
 mod counters;
+mod departure_signal;
 mod entry;
 mod evict;
-mod farewell;
+mod eviction_state;
 mod flight;
 mod gate;
 mod grow;
 mod index;
 mod journal;
-mod kept;
-mod life;
-mod many;
-mod meetings;
+mod lifetime;
 mod old_table;
-mod pass;
 mod policy;
+mod raw_entry;
 mod read;
-mod room;
 mod scan;
 mod shrink;
+mod side_tables;
 mod sweep;
-mod tagged;
+mod table_cursor;
+mod tag_removal;
 mod tags;
+mod wait_map;
+mod waiters;
+mod waiting;
+mod wake_deadline;
 mod window;
 mod write;
 mod write_bounded;
@@ -55,33 +55,33 @@ use std::{
 #[cfg(feature = "serde")]
 pub(crate) use self::copy::Copied;
 pub use self::entry::{Cause, Event};
-#[cfg(feature = "redis")]
-pub(crate) use self::meetings::{Joined, Meetings};
 #[cfg(feature = "serde")]
 pub(crate) use self::tags::Tag;
-use self::{
-    asked::Asked,
-    bound::Bound,
-    counters::{Counts, DepartureCounters, ReadCounters},
-    index::Index,
-    kept::Kept,
-    old_table::OldTable,
-    tags::TagNames,
-    window::{Locked, Shards, Table},
-};
+#[cfg(feature = "redis")]
+pub(crate) use self::wait_map::{Joined, Meetings};
 pub(crate) use self::{
-    asked::{Leavers, Sought, Turn},
+    batch::PART,
     bound::Weigher,
-    bounded::Vacant,
     counters::bump,
     entry::{Departure, Entry},
     flight::{Awaited, Failure, Flight, Landing},
     journal::{Journal, Taken},
-    many::PART,
-    pass::Pass,
+    raw_entry::Vacant,
     sweep::{Patience, ShardPass},
-    tagged::TagPass,
+    table_cursor::Pass,
+    tag_removal::TagPass,
+    waiters::{Leavers, Sought, Turn},
     write::{Decision, Written},
+};
+use self::{
+    bound::Bound,
+    counters::{Counts, DepartureCounters, ReadCounters},
+    index::Index,
+    old_table::OldTable,
+    side_tables::Kept,
+    tags::TagNames,
+    waiters::Asked,
+    window::{Locked, Shards, Table},
 };
 use crate::engine::{
     clock::{Deadline, Now},

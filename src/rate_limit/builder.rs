@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "dashboard")]
-use super::hot::{Hot, ShowKey};
+use super::top_denied::{Hot, ShowKey};
 use super::{
     ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
     waiting::WaitSettings,

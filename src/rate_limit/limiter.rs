@@ -14,20 +14,20 @@ use std::{
 use equivalent::Equivalent;
 
 #[cfg(feature = "dashboard")]
-use super::hot::Hot;
+use super::top_denied::Hot;
 use super::{
     Limit, Limited, Permit, Window,
     algorithm::{Algorithm, Rule},
-    check::Check,
+    check_args::Check,
     denial_log::DenialLog,
+    idle_evictor::Room,
     key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
+    limit_set::{OwnPlan, Plan, least_quota, rules_of},
     limited::Several,
     per_limit::PerLimit,
-    plan::{OwnPlan, Plan, least_quota, rules_of},
-    room::Room,
     settle::Registration,
     stats::CheckCounts,
-    strangers::Strangers,
+    untracked_keys::Strangers,
     waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{

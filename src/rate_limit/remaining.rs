@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{
     ByWindow, Limit, Limited, Permit, RateLimiter,
     algorithm::{Algorithm, Remaining},
-    check::Check,
+    check_args::Check,
     dispatch,
     key_state::KeyState,
     limiter::Limiter,

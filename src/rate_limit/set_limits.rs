@@ -9,8 +9,8 @@ use super::{
     Limit,
     algorithm::{Algorithm, Rule},
     key_state::{KeyState, move_deadline},
+    limit_set::Plan,
     limiter::Limiter,
-    plan::Plan,
 };
 use crate::engine::store::{Entry, Location};
 

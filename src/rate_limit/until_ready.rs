@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    Limit, Limited, Permit, algorithm::Algorithm, check::Check, key_state::KeyState,
-    limiter::Limiter, plan::least_quota,
+    Limit, Limited, Permit, algorithm::Algorithm, check_args::Check, key_state::KeyState,
+    limit_set::least_quota, limiter::Limiter,
 };
 use crate::engine::{coop, to_key::ToKey};
 

@@ -11,7 +11,7 @@ use std::{mem, task::Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Lagged, queue::Queue, told::Told};
+use super::{Lagged, chunked_deque::Queue, queued_event::Told};
 use crate::engine::clock::Clock;
 
 /// The number of a channel's first event: so high that those of a reader who comes with events of its own

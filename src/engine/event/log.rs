@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::{
     Lagged,
     channel::{Channel, Found, Wakers},
-    told::Told,
+    queued_event::Told,
 };
 #[cfg(feature = "metrics")]
 use crate::engine::metrics::Spread;

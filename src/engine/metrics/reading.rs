@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    figures::{Figure, Figures},
+    histogram::Spread,
     series::Series,
     source::Source,
-    spread::Spread,
+    values::{Figure, Figures},
 };
 
 /// What was read of all things of one kind and name. Whoever drops it may drop the last of one of them.

@@ -21,10 +21,10 @@ use metrics::{Key, Recorder, with_recorder};
 #[cfg(feature = "dashboard")]
 use super::reading::Reading;
 use super::{
-    figures::Figures,
+    export_order::Teller,
     series::{Handle, Series},
     source::Source,
-    tellers::Teller,
+    values::Figures,
 };
 
 /// How often all is told.

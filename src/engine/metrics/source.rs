@@ -1,6 +1,6 @@
 //! What tells of itself: figures, and where somebody may look closer, what is asked for.
 
-use super::figures::Figures;
+use super::values::Figures;
 #[cfg(feature = "dashboard")]
 use crate::engine::ttl::Ttl;
 

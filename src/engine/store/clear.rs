@@ -11,7 +11,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    pass::Pass,
+    table_cursor::Pass,
     window::{self, WINDOW},
 };
 use crate::engine::{

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, pass::Pass, tags::TagSet, window};
+use super::{Store, table_cursor::Pass, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
 /// A live entry, as it was under the lock.

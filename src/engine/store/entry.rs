@@ -4,7 +4,7 @@ use std::{fmt, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::farewell::Farewell;
+use super::departure_signal::Farewell;
 use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;

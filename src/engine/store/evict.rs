@@ -11,8 +11,8 @@ use super::{
     bound::{self, Bound, Weigher},
     counters::bump,
     entry::{Cause, Departure, Entry},
+    eviction_state::Room,
     policy::Policy,
-    room::Room,
     window::{self, Locked, WINDOW},
 };
 use crate::engine::{

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Store,
-    kept::Kept,
+    side_tables::Kept,
     window::{self, Table, WINDOW},
 };
 

@@ -340,7 +340,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::{clock::Tick, store::farewell::Farewell};
+    use crate::engine::{clock::Tick, store::departure_signal::Farewell};
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);

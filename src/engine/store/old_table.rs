@@ -1,6 +1,6 @@
 //! A table from which entries move to a smaller one.
 
-use super::{kept::KeptMarks, window::Table};
+use super::{side_tables::KeptMarks, window::Table};
 
 /// A table that was too large, and what has not moved from it yet.
 pub(super) struct OldTable<K, V> {

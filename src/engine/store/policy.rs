@@ -7,11 +7,11 @@
 //! 3. Nobody is refused: what came last leaves sooner than others, but not before another comes.
 //! 4. Memory follows the number of entries, whatever comes and goes.
 
-mod experience;
+mod access_word;
 mod ghosts;
+mod hit_model;
 #[cfg(test)]
 mod tests;
-mod word;
 
 use std::{
     mem,
@@ -22,9 +22,9 @@ use std::{
 };
 
 use self::{
-    experience::{Ending, Experience},
+    access_word::{CLOCK_PARTS, OLDEST, Word},
     ghosts::Ghosts,
-    word::{CLOCK_PARTS, OLDEST, Word},
+    hit_model::{Ending, Experience},
 };
 
 /// So many living neighbours are looked at for a victim.

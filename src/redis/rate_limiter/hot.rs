@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::super::keyspace::key_of_tagged;
 use crate::{
     engine::{clock::Tick, hasher::DefaultHasher, metrics::DeniedKey},
-    rate_limit::hot,
+    rate_limit::top_denied,
 };
 
 pub(super) struct Hot {
-    subjects: hot::Hot<Vec<u8>>,
+    subjects: top_denied::Hot<Vec<u8>>,
     hasher: DefaultHasher,
     begun: Instant,
 }
@@ -19,11 +19,11 @@ pub(super) struct Hot {
 impl Hot {
     /// Told by their hashes, or as the server has them.
     pub(super) fn new(are_shown: bool) -> Self {
-        let show = are_shown.then(|| -> hot::ShowKey<Vec<u8>> {
+        let show = are_shown.then(|| -> top_denied::ShowKey<Vec<u8>> {
             Arc::new(|subject| String::from_utf8_lossy(key_of_tagged(subject)).into_owned())
         });
         Self {
-            subjects: hot::Hot::new(show),
+            subjects: top_denied::Hot::new(show),
             hasher: DefaultHasher::default(),
             begun: Instant::now(),
         }

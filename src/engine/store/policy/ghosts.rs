@@ -6,7 +6,7 @@
 
 use std::mem;
 
-use super::word::Word;
+use super::access_word::Word;
 
 /// One after the other, the newest first; the last is for the few that are remembered for long.
 type Set = [u32; 4];

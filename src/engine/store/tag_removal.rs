@@ -8,8 +8,8 @@ use super::{
     Location, Store,
     counters::bump,
     entry::{Cause, Entry},
-    kept::Kept,
-    pass::Pass,
+    side_tables::Kept,
+    table_cursor::Pass,
     tags::TagSet,
     window,
 };

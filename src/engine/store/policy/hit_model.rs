@@ -12,7 +12,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use super::word::{AGES, CLASSES, WIDTHS};
+use super::access_word::{AGES, CLASSES, WIDTHS};
 
 /// Waits of a class that count; the older count half.
 const REMEMBERED: f32 = 4_096.0;

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     algorithm::{Algorithm, Charge, Rule},
-    check::Check,
+    check_args::Check,
     key_state::{Admitted, Denied, KeyState},
     stats::CheckCounts,
 };

@@ -2,7 +2,7 @@
 //! keeps nothing.
 
 use super::{
-    room::{Marks, Room},
+    eviction_state::{Marks, Room},
     tags::{TagSet, TagSets},
 };
 use crate::engine::clock::Deadline;

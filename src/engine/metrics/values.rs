@@ -1,6 +1,6 @@
 //! What was read of a thing, in the order of its series.
 
-use super::{series::Handle, spread::Spread};
+use super::{histogram::Spread, series::Handle};
 
 /// What was read of a thing, in the order of its series.
 #[derive(Clone, Debug, Default)]

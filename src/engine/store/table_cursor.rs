@@ -7,7 +7,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Entry},
-    kept::Kept,
+    side_tables::Kept,
     window::{self, WINDOW},
 };
 use crate::engine::{

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{entry::Event, farewell::Farewell, flight::Flight, meetings::Meetings};
+use super::{departure_signal::Farewell, entry::Event, flight::Flight, wait_map::Meetings};
 
 pub(crate) struct Asked<K, V> {
     /// Values that are being loaded.

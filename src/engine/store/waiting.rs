@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 
 use super::{
     Beside, Location, Store,
-    asked::{Asked, Leavers, Sought, Turn},
-    farewell::Farewell,
+    departure_signal::Farewell,
     flight::Flight,
-    meetings::Joined,
+    wait_map::Joined,
+    waiters::{Asked, Leavers, Sought, Turn},
     window,
 };
 use crate::engine::clock::{Deadline, Now};
