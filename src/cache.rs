@@ -41,9 +41,9 @@ use std::{
 use equivalent::Equivalent;
 use tokio::task::consume_budget;
 
-use self::freshness_policy::Lives;
+use self::freshness_policy::FreshnessPolicy;
 #[cfg(feature = "redis")]
-pub(crate) use self::reentrancy::Within;
+pub(crate) use self::reentrancy::ReentrancyScope;
 #[cfg(feature = "serde")]
 pub use self::snapshot::SnapshotError;
 pub use self::{
@@ -54,7 +54,9 @@ pub use self::{
     stats::Stats,
     weak::WeakCache,
 };
-use crate::engine::{coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::Pass};
+use crate::engine::{
+    coop, event::Cause, hasher::DefaultHasher, state::SharedState, store::TableCursor,
+};
 
 /// How many entries `Debug` shows.
 const DEBUG_ENTRIES: usize = 32;
@@ -119,7 +121,7 @@ const DEBUG_ENTRIES: usize = 32;
 /// ```
 pub struct Cache<K, V, S = DefaultHasher> {
     /// One for each handle: the sweeper at work holds the state too, and is none.
-    lives: Arc<Lives<K, S>>,
+    freshness_policy: Arc<FreshnessPolicy<K, S>>,
     shared: Arc<SharedState<K, V, S>>,
 }
 
@@ -324,17 +326,17 @@ where
     #[doc(alias = "FLUSHDB")]
     pub async fn clear(&self) {
         for shard in 0..self.shared.store.shard_count() {
-            let mut pass = Pass::of(shard);
+            let mut pass = TableCursor::of(shard);
             loop {
                 consume_budget().await;
-                let goes_on = self.shared.store.clear_windows(&mut pass, &self.shared.clock);
+                let has_more = self.shared.store.clear_windows(&mut pass, &self.shared.clock);
                 self.shared.publisher.flush();
-                if !goes_on {
+                if !has_more {
                     break;
                 }
             }
         }
-        if let Some(failures) = &self.lives.failures {
+        if let Some(failures) = &self.freshness_policy.failures {
             failures.forget_all().await;
         }
     }
@@ -342,7 +344,7 @@ where
 
 impl<K, V, S> Clone for Cache<K, V, S> {
     fn clone(&self) -> Self {
-        Self { lives: self.lives.clone(), shared: self.shared.clone() }
+        Self { freshness_policy: self.freshness_policy.clone(), shared: self.shared.clone() }
     }
 }
 

@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use super::limiter::RedisBackend;
 use super::{
     Headers,
-    body_meter::Sent,
+    body_meter::BodyMeter,
     decision::RateLimitDecision,
     headers::{Field, Partition, Policy},
     key::{ExtractedKey, Extractor, KeyExtractor},
     limiter::{Backend, Correction, Decision, LayerPermit},
-    limits_lookup::Plans,
+    limits_lookup::LimitsLookup,
     response::{exhausted, is_grpc, problem},
     retry_after::RetryAfter,
     settings::{Limits, Settings},
@@ -42,7 +42,7 @@ pub(super) enum Step<K, S> {
     /// Its key is still to be extracted.
     Extract(Extractor<K>),
     /// The limits of its key are still to be looked up.
-    LookUp(K, u32, Arc<Plans<K>>),
+    LookUp(K, u32, Arc<LimitsLookup<K>>),
     /// There may be no room yet.
     Wait(Check<K>, RateLimiter<K, S>, Duration),
     /// Redis is still to be asked.
@@ -82,7 +82,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    /// Charges a request, as far as nothing has to be waited for; [`go_on`](Settings::go_on) does the rest.
+    /// Charges a request, as far as nothing has to be waited for; [`continue_with`](Settings::go_on) does the rest.
     #[inline]
     pub(super) fn admit(&self, parts: &Parts) -> Step<K, S> {
         // Before its key is looked for: a health check may have none.
@@ -95,7 +95,11 @@ where
         }
     }
 
-    pub(super) async fn go_on(&self, mut step: Step<K, S>, parts: &mut Parts) -> Verdict<K> {
+    pub(super) async fn continue_with(
+        &self,
+        mut step: Step<K, S>,
+        parts: &mut Parts,
+    ) -> Verdict<K> {
         loop {
             step = match step {
                 Step::Extract(extract) => self.check(extract(parts).await, parts),
@@ -262,7 +266,7 @@ where
         &self,
         admission: Admission<K>,
         response: &mut HttpResponse<R>,
-    ) -> Option<Box<Sent>> {
+    ) -> Option<Box<BodyMeter>> {
         let Charged { limits, mut remaining, partition, correctable } = admission?;
         let mut sent = None;
         if let Some(correctable) = correctable {
@@ -278,7 +282,7 @@ where
                 // On Redis what the head says was corrected before.
                 (_, permit, _) => {
                     let charge_sent = self.charge_sent.as_ref();
-                    sent = charge_sent.map(|cost| Box::new(Sent::new(permit, cost.clone())));
+                    sent = charge_sent.map(|cost| Box::new(BodyMeter::new(permit, cost.clone())));
                 }
             }
         }

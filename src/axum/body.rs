@@ -12,7 +12,7 @@ use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::body_meter::Sent;
+use super::body_meter::BodyMeter;
 
 pin_project! {
     /// The body of an answer that went through a [`RateLimitLayer`](super::RateLimitLayer): the service's, or a denial's.
@@ -26,14 +26,14 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
         // `sent` where its bytes are charged.
-        Passed { #[pin] body: B, sent: Option<Box<Sent>> },
+        Passed { #[pin] body: B, sent: Option<Box<BodyMeter>> },
         // `None` once it was taken, and where it is empty.
         Own { text: Option<Bytes> },
     }
 }
 
 impl<B> RateLimitBody<B> {
-    pub(super) fn passed(body: B, sent: Option<Box<Sent>>) -> Self {
+    pub(super) fn passed(body: B, sent: Option<Box<BodyMeter>>) -> Self {
         Self { body: Kind::Passed { body, sent } }
     }
 

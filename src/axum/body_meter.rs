@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use super::limiter::LayerPermit;
 
 /// Charged when this is dropped.
-pub(super) struct Sent {
+pub(super) struct BodyMeter {
     /// `None` once it is settled.
     permit: Option<LayerPermit>,
     bytes: u64,
@@ -21,7 +21,7 @@ pub(super) struct Sent {
 
 pub(super) type SentCostFn = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 
-impl Sent {
+impl BodyMeter {
     pub(super) fn new(permit: LayerPermit, cost: SentCostFn) -> Self {
         Self { permit: Some(permit), bytes: 0, cost, runtime: Handle::try_current().ok() }
     }
@@ -32,7 +32,7 @@ impl Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for BodyMeter {
     fn drop(&mut self) {
         let Some(permit) = self.permit.take() else { return };
         // Somebody's code, and a body may be dropped while its thread panics: a second panic would end the process.

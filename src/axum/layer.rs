@@ -14,7 +14,7 @@ use super::{
     headers::byte_sequence,
     key::{KeyExtractor, MAX_KEY_BYTES},
     limiter::LayerLimiter,
-    limits_lookup::Plans,
+    limits_lookup::LimitsLookup,
     settings::{Limits, Settings},
 };
 use crate::{
@@ -188,7 +188,7 @@ impl<K, S> RateLimitLayer<K, S> {
         F: Future<Output = Option<Arc<[Limit]>>> + Send + 'static,
         K: Hash + Eq + Clone + Send + Sync + 'static,
     {
-        self.settings().limits = Limits::LookUp(Arc::new(Plans::new(ttl, look_up)));
+        self.settings().limits = Limits::LookUp(Arc::new(LimitsLookup::new(ttl, look_up)));
         self
     }
 

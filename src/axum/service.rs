@@ -92,7 +92,7 @@ where
         };
         let mut inner = self.give_back();
         RateLimitFuture::boxed(async move {
-            let admission = match settings.go_on(step, &mut parts).await {
+            let admission = match settings.continue_with(step, &mut parts).await {
                 ControlFlow::Continue(admission) => admission,
                 ControlFlow::Break(response) => return Ok(own(response).await),
             };

@@ -14,7 +14,7 @@ use super::{
     headers::Policy,
     key::{KeyExtractor, RequestFn},
     limiter::LayerLimiter,
-    limits_lookup::{Plan, Plans},
+    limits_lookup::{LimitsLookup, LimitsOverride},
 };
 use crate::rate_limit::{Limit, Limited};
 
@@ -44,10 +44,10 @@ pub(super) enum Limits<K> {
     /// The limiter's own.
     Own,
     Function(LimitsFn<K>),
-    LookUp(Arc<Plans<K>>),
+    LookUp(Arc<LimitsLookup<K>>),
 }
 
-type LimitsFn<K> = Arc<dyn Fn(&Parts, &K) -> Plan + Send + Sync>;
+type LimitsFn<K> = Arc<dyn Fn(&Parts, &K) -> LimitsOverride + Send + Sync>;
 
 type CostFn = Arc<dyn Fn(&Response) -> u32 + Send + Sync>;
 

@@ -13,7 +13,7 @@ use super::{
     Cache,
     bounds::Bound,
     failures::Failures,
-    freshness_policy::{Lives, Settings},
+    freshness_policy::{FreshnessPolicy, Settings},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
@@ -287,7 +287,7 @@ where
             };
             Failures::new(failures.start(&mut random), settings.negative_ttl)
         });
-        let lives = Arc::new(Lives::new(settings, random.random(), failures));
+        let freshness_policy = Arc::new(FreshnessPolicy::new(settings, random.random(), failures));
         let shared = self.start(&mut random);
         #[cfg(feature = "dashboard")]
         if let Some(inspect) = inspect {
@@ -295,8 +295,8 @@ where
             let _ = shared.inspect.set(inspect);
         }
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&shared, &lives.loads);
-        Cache { lives, shared }
+        super::metrics::follow(&shared, &freshness_policy.loads);
+        Cache { freshness_policy, shared }
     }
 
     fn start(self, random: &mut SmallRng) -> Arc<SharedState<K, V, S>> {
@@ -314,9 +314,9 @@ where
             Bound::Entries(entries) => store.evicting(*entries as u64, None, seed),
             Bound::Weight(weight, weigher) => store.evicting(*weight, Some(weigher.clone()), seed),
         };
-        let store = store.lingering(self.settings.lingers());
+        let store = store.with_stale_window(self.settings.stale_window());
         let store = match self.settings.time_to_idle {
-            Some(idle) => store.dying_idle(idle),
+            Some(idle) => store.with_time_to_idle(idle),
             None => store,
         };
         let shared =

@@ -40,8 +40,8 @@ where
     /// Until when a value lives that is written now, with this TTL or the default one.
     #[inline]
     pub(super) fn until(&self, ttl: Option<Duration>, call: &CallTime<'_>) -> Deadline {
-        match ttl.or(self.lives.settings.time_to_live) {
-            Some(ttl) => call.begin().after(self.lives.shortened(ttl)),
+        match ttl.or(self.freshness_policy.settings.time_to_live) {
+            Some(ttl) => call.begin().after(self.freshness_policy.shortened(ttl)),
             None => Deadline::PERSISTENT,
         }
     }
@@ -52,14 +52,14 @@ where
     where
         Q: Hash + ?Sized,
     {
-        self.lives.failures.as_ref().map(|failures| failures.place(key))
+        self.freshness_policy.failures.as_ref().map(|failures| failures.place(key))
     }
 
     /// Who writes to a key, or removes it, wants no error of before. After the write: one that comes in the middle of it
     /// is of before.
     #[inline]
     pub(super) fn forget_failure(&self, at: Option<Location>) {
-        if let (Some(failures), Some(at)) = (&self.lives.failures, at) {
+        if let (Some(failures), Some(at)) = (&self.freshness_policy.failures, at) {
             failures.forget(at);
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use equivalent::Equivalent;
 
-use super::{Cache, reentrancy::Within};
+use super::{Cache, reentrancy::ReentrancyScope};
 use crate::engine::{
     clock::{CallTime, Deadline, Now},
     coop,
@@ -32,7 +32,7 @@ pub enum Op<V> {
 }
 
 /// A place in the line of those who change a value one after the other, until it is dropped.
-struct Seat<'a, K, V, S>
+struct TurnGuard<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
@@ -96,7 +96,7 @@ where
             self.forget_failure(self.failure_at(key));
         }
         self.end(&call);
-        let (value, until) = after.filter(|_| !written.has_passed())?;
+        let (value, until) = after.filter(|_| !written.was_discarded())?;
         (!call.is_dead(until)).then_some(value)
     }
 
@@ -134,13 +134,13 @@ where
         let store = &self.shared.store;
         let place = store.place(key);
         let turn = store.take_turn(place, key, || key.to_key());
-        let seat = Seat { store, place, turn };
-        let _turn = match Within::is(&seat.turn) {
+        let guard = TurnGuard { store, place, turn };
+        let _turn = match ReentrancyScope::is(&guard.turn) {
             true => None,
-            false => Some(seat.turn.lock().await),
+            false => Some(guard.turn.lock().await),
         };
         let value = self.peek(key);
-        let op = Within::run(&seat.turn, async move { change(value).await }).await;
+        let op = ReentrancyScope::run(&guard.turn, async move { change(value).await }).await;
         if let Op::Keep = op {
             return self.peek(key);
         }
@@ -167,7 +167,7 @@ where
         let written = store.decide(key.to_key(), weight, None, &call, decide);
         self.forget_failure(self.failure_at(key));
         self.end(&call);
-        after.filter(|_| !written.has_passed() && !call.is_dead(until))
+        after.filter(|_| !written.was_discarded() && !call.is_dead(until))
     }
 
     fn decision(
@@ -197,7 +197,7 @@ where
     }
 }
 
-impl<K, V, S> Drop for Seat<'_, K, V, S>
+impl<K, V, S> Drop for TurnGuard<'_, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,

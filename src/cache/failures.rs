@@ -15,7 +15,7 @@ use tokio::task::consume_budget;
 use crate::engine::{
     clock::{Deadline, Now},
     state::SharedState,
-    store::{Entry, Failure, Location, Pass},
+    store::{Entry, Failure, Location, TableCursor},
 };
 
 /// How long it takes at first until a refresh that failed is tried again, and at most.
@@ -73,10 +73,10 @@ where
         self.find(key).is_none_or(|failed| self.of_keys.clock.is_dead(failed.pause))
     }
 
-    /// A load has failed, with this error if it was no panic. `is_overtaken` tells whether a write has won over it: who
+    /// A load has failed, with this error if it was no panic. `is_superseded` tells whether a write has won over it: who
     /// writes [forgets](Self::forget) after that, so that one of the two sees the other.
-    pub(super) fn note(&self, key: K, error: Option<Failure>, is_overtaken: impl Fn() -> bool) {
-        if is_overtaken() {
+    pub(super) fn note(&self, key: K, error: Option<Failure>, is_superseded: impl Fn() -> bool) {
+        if is_superseded() {
             return;
         }
         let place = self.place(&key);
@@ -95,7 +95,7 @@ where
         let until = now.after(kept.max(2 * pause));
         self.of_keys.store.set(key, failed, &self.of_keys.clock, |_| until);
         self.of_keys.publisher.flush();
-        if is_overtaken() {
+        if is_superseded() {
             self.forget(place);
         }
     }
@@ -133,7 +133,7 @@ where
 
     pub(super) async fn forget_all(&self) {
         for shard in 0..self.of_keys.store.shard_count() {
-            let mut pass = Pass::of(shard);
+            let mut pass = TableCursor::of(shard);
             while self.of_keys.store.clear_windows(&mut pass, &self.of_keys.clock) {
                 consume_budget().await;
             }

@@ -13,12 +13,12 @@ use std::{
 use super::failures::Failures;
 use crate::engine::hasher::DefaultHasher;
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Slot, Spread};
+use crate::engine::metrics::{Histogram, Slot};
 
 /// One for each handle: the sweeper at work holds the state of a cache too, and is no handle.
-pub(super) struct Lives<K, S = DefaultHasher> {
+pub(super) struct FreshnessPolicy<K, S = DefaultHasher> {
     pub(super) settings: Settings,
-    chance: Chance,
+    rng: Rng,
     pub(super) failures: Option<Failures<K, S>>,
     pub(super) loads: Arc<LoadCounters>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Settings {
 }
 
 /// Numbers that nobody can foresee; by the same seed the same.
-struct Chance(AtomicU64);
+struct Rng(AtomicU64);
 
 #[derive(Default)]
 pub(super) struct LoadCounters {
@@ -45,7 +45,7 @@ pub(super) struct LoadCounters {
     /// How long a load takes, of late: a mean that forgets.
     recent: AtomicU64,
     #[cfg(feature = "metrics")]
-    times: Mutex<Spread>,
+    times: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
     pub(super) registration: Slot,
 }
@@ -58,10 +58,10 @@ pub(super) struct Loads {
     pub(super) time: Duration,
 }
 
-impl<K, S> Lives<K, S> {
+impl<K, S> FreshnessPolicy<K, S> {
     pub(super) fn new(settings: Settings, seed: u64, failures: Option<Failures<K, S>>) -> Self {
-        let chance = Chance(AtomicU64::new(seed));
-        Self { settings, chance, failures, loads: Arc::default() }
+        let rng = Rng(AtomicU64::new(seed));
+        Self { settings, rng, failures, loads: Arc::default() }
     }
 
     /// How long a value lives that was given this TTL.
@@ -70,7 +70,7 @@ impl<K, S> Lives<K, S> {
         match self.settings.jitter {
             0.0 => ttl,
             jitter => {
-                let seconds = ttl.as_secs_f64() * (1.0 - jitter * self.chance.next());
+                let seconds = ttl.as_secs_f64() * (1.0 - jitter * self.rng.next());
                 Duration::try_from_secs_f64(seconds).map_or(ttl, |shorter| shorter.min(ttl))
             }
         }
@@ -82,24 +82,24 @@ impl<K, S> Lives<K, S> {
         let ahead = self.loads.recent().as_secs_f64() * self.settings.refresh_ahead;
         // From 0 on up; above forty by none of the numbers there are.
         let left = left.as_secs_f64();
-        left <= 40.0 * ahead && left <= -ahead * (1.0 - self.chance.next()).ln()
+        left <= 40.0 * ahead && left <= -ahead * (1.0 - self.rng.next()).ln()
     }
 }
 
 impl Settings {
     /// How long what is dead may still be wanted.
-    pub(super) fn lingers(&self) -> Duration {
+    pub(super) fn stale_window(&self) -> Duration {
         self.stale_while_revalidate.max(self.stale_if_error)
     }
 
     /// Whether a look-up by a loader needs the deadline of what it finds.
     #[inline]
-    pub(super) fn minds_deadlines(&self) -> bool {
+    pub(super) fn needs_deadline(&self) -> bool {
         self.refresh_ahead > 0.0
     }
 }
 
-impl Chance {
+impl Rng {
     /// From 0 to below 1 (SplitMix64: Steele, Lea, Flood, OOPSLA 2014).
     fn next(&self) -> f64 {
         const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -136,7 +136,7 @@ impl LoadCounters {
 
     /// How long loads took.
     #[cfg(feature = "metrics")]
-    pub(super) fn times(&self) -> Spread {
+    pub(super) fn times(&self) -> Histogram {
         lock(&self.times).clone()
     }
 
@@ -146,6 +146,6 @@ impl LoadCounters {
 }
 
 #[cfg(feature = "metrics")]
-fn lock(times: &Mutex<Spread>) -> MutexGuard<'_, Spread> {
+fn lock(times: &Mutex<Histogram>) -> MutexGuard<'_, Histogram> {
     times.lock().expect("nothing panics while a time is counted")
 }

@@ -13,29 +13,29 @@ use super::Cache;
 use crate::engine::{
     coop,
     event::Event,
-    store::{Leavers, Location, Store},
+    store::{DepartureWaiters, Location, Store},
 };
 
 /// A place among those who wait for a value to come, until it is dropped.
-struct Comer<'a, K, V, S>
+struct InsertWaiter<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     store: &'a Store<K, V, S>,
     place: Location,
-    comers: Arc<Notify>,
+    insert_waiters: Arc<Notify>,
 }
 
 /// A place among those who wait for a value to leave, until it is dropped.
-struct Mourner<'a, K, V, S>
+struct DepartureWaiter<'a, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     store: &'a Store<K, V, S>,
     place: Location,
-    farewell: Arc<Leavers<K, V>>,
+    waiters: Arc<DepartureWaiters<K, V>>,
 }
 
 impl<K, V, S> Cache<K, V, S>
@@ -73,10 +73,10 @@ where
         coop::proceed().await;
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         let place = store.place(key);
-        let farewell = store.await_departure(place, key, clock);
+        let waiters = store.await_departure(place, key, clock);
         self.shared.publisher.flush();
-        let mourner = Mourner { store, place, farewell: farewell? };
-        Some(mourner.farewell.event().await)
+        let mourner = DepartureWaiter { store, place, waiters: waiters? };
+        Some(mourner.waiters.event().await)
     }
 
     /// A clone of the live value of `key`, as soon as there is one.
@@ -112,9 +112,9 @@ where
             if let Some(value) = self.get(key).await {
                 return value;
             }
-            let comers = store.await_value(place);
-            let comer = Comer { store, place, comers };
-            let mut told = pin!(comer.comers.notified());
+            let insert_waiters = store.await_value(place);
+            let comer = InsertWaiter { store, place, insert_waiters };
+            let mut told = pin!(comer.insert_waiters.notified());
             told.as_mut().enable();
             // It may have come before anybody could tell.
             if !self.contains_key(key).await {
@@ -124,22 +124,22 @@ where
     }
 }
 
-impl<K, V, S> Drop for Comer<'_, K, V, S>
+impl<K, V, S> Drop for InsertWaiter<'_, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     fn drop(&mut self) {
-        self.store.leave_comers(self.place, &self.comers);
+        self.store.leave_insert_waiters(self.place, &self.insert_waiters);
     }
 }
 
-impl<K, V, S> Drop for Mourner<'_, K, V, S>
+impl<K, V, S> Drop for DepartureWaiter<'_, K, V, S>
 where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
     fn drop(&mut self) {
-        self.store.leave_leavers(self.place, &self.farewell);
+        self.store.leave_departure_waiters(self.place, &self.waiters);
     }
 }

@@ -12,18 +12,18 @@ use equivalent::Equivalent;
 use super::{
     Cache,
     freshness::{Freshness, TimeToLive},
-    load_guard::Seat,
-    reentrancy::Within,
+    load_guard::LoadGuard,
+    reentrancy::ReentrancyScope,
 };
 use crate::engine::{
     clock::{Deadline, Now},
     coop,
-    store::{Awaited, Failure, Flight, Location, Sought},
+    store::{Failure, Flight, LoadLookup, Location, WaitOutcome},
     to_key::ToKey,
 };
 
 /// A look-up of what may have to be loaded.
-enum Look<V> {
+enum LookupOutcome<V> {
     Fresh(V),
     /// Alive, but it is time to load it anew: it dies then.
     Due(V, Deadline),
@@ -89,11 +89,11 @@ where
         async move {
             coop::proceed().await;
             let look = match self.look_up(key) {
-                Look::Fresh(value) => return value,
+                LookupOutcome::Fresh(value) => return value,
                 look => look,
             };
             let loader = async move || Ok::<_, Infallible>(loader().await);
-            match Box::pin(self.go_on(look, key, ttl, loader)).await {
+            match Box::pin(self.load_or_wait(look, key, ttl, loader)).await {
                 Ok((value, _)) => value,
                 Err(never) => match *never {},
             }
@@ -142,8 +142,10 @@ where
         async move {
             coop::proceed().await;
             match self.look_up(key) {
-                Look::Fresh(value) => Ok(value),
-                look => Box::pin(self.go_on(look, key, ttl, loader)).await.map(|(value, _)| value),
+                LookupOutcome::Fresh(value) => Ok(value),
+                look => Box::pin(self.load_or_wait(look, key, ttl, loader))
+                    .await
+                    .map(|(value, _)| value),
             }
         }
     }
@@ -173,16 +175,16 @@ where
         async move {
             coop::proceed().await;
             match self.look_up(key) {
-                Look::Fresh(value) => Ok((value, Freshness::Fresh)),
-                look => Box::pin(self.go_on(look, key, ttl, loader)).await,
+                LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
+                look => Box::pin(self.load_or_wait(look, key, ttl, loader)).await,
             }
         }
     }
 
     /// What is to be done where there is no fresh value. Boxed by its callers, so that a hit does not pay for it.
-    async fn go_on<Q, E, F, Fut>(
+    async fn load_or_wait<Q, E, F, Fut>(
         &self,
-        look: Look<V>,
+        look: LookupOutcome<V>,
         key: &Q,
         ttl: impl TimeToLive<V> + Send + 'static,
         loader: F,
@@ -194,35 +196,37 @@ where
         Fut: Future<Output = Result<V, E>> + Send + 'static,
     {
         match look {
-            Look::Fresh(value) => Ok((value, Freshness::Fresh)),
-            Look::Due(value, dies) => {
+            LookupOutcome::Fresh(value) => Ok((value, Freshness::Fresh)),
+            LookupOutcome::Due(value, dies) => {
                 self.refresh(key, ttl, loader, dies);
                 Ok((value, Freshness::Fresh))
             }
-            Look::Stale(value, died) => {
+            LookupOutcome::Stale(value, died) => {
                 self.refresh(key, ttl, loader, died);
                 Ok((value, Freshness::Stale))
             }
-            Look::Missing => self.load(key, ttl, loader).await,
+            LookupOutcome::Missing => self.load(key, ttl, loader).await,
         }
     }
 
     #[inline]
-    fn look_up<Q>(&self, key: &Q) -> Look<V>
+    fn look_up<Q>(&self, key: &Q) -> LookupOutcome<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let call = self.call();
-        let settings = &self.lives.settings;
-        let found = if settings.minds_deadlines() {
+        let settings = &self.freshness_policy.settings;
+        let found = if settings.needs_deadline() {
             let found = self.shared.store.get_with_deadline(key, &call);
             found.map(|(value, deadline)| match deadline.remaining(call.at_least()) {
-                Some(left) if self.lives.is_to_be_refreshed(left) => Look::Due(value, deadline),
-                _ => Look::Fresh(value),
+                Some(left) if self.freshness_policy.is_to_be_refreshed(left) => {
+                    LookupOutcome::Due(value, deadline)
+                }
+                _ => LookupOutcome::Fresh(value),
             })
         } else {
             // No clock is read but what the look-up reads.
-            self.shared.store.get(key, &call).map(Look::Fresh)
+            self.shared.store.get(key, &call).map(LookupOutcome::Fresh)
         };
         if let Some(found) = found {
             coop::charge(&call);
@@ -232,8 +236,8 @@ where
         self.shared.publisher.flush();
         coop::charge(&call);
         match self.stale(key, settings.stale_while_revalidate) {
-            Some((value, died)) => Look::Stale(value, died),
-            None => Look::Missing,
+            Some((value, died)) => LookupOutcome::Stale(value, died),
+            None => LookupOutcome::Missing,
         }
     }
 
@@ -265,56 +269,60 @@ where
         let store = &self.shared.store;
         let place = store.place(key);
         loop {
-            if let Some(error) = self.lives.failures.as_ref().and_then(|kept| kept.error(key)) {
+            if let Some(error) =
+                self.freshness_policy.failures.as_ref().and_then(|kept| kept.error(key))
+            {
                 return self.failed(key, error);
             }
-            let sought = store.seek(place, key, || key.to_key(), &self.shared.clock);
+            let sought = store.lookup_or_join(place, key, || key.to_key(), &self.shared.clock);
             self.shared.publisher.flush();
-            let (mut seat, joined) = match sought {
-                Sought::Live(value) => return Ok((value, Freshness::Fresh)),
-                Sought::Leads(flight) => (self.seat(place, flight, true), 0),
-                Sought::Follows(flight, joined) => (self.seat(place, flight, false), joined),
+            let (mut guard, joined) = match sought {
+                LoadLookup::Live(value) => return Ok((value, Freshness::Fresh)),
+                LoadLookup::Leader(flight) => (self.guard(place, flight, true), 0),
+                LoadLookup::Follower(flight, joined) => (self.guard(place, flight, false), joined),
             };
-            if seat.leads {
-                return self.lead(seat, 0, key, ttl, loader).await;
+            if guard.is_leader {
+                return self.lead(guard, 0, key, ttl, loader).await;
             }
-            if Within::is(&seat.flight) {
+            if ReentrancyScope::is(&guard.flight) {
                 // It would wait for itself.
-                drop(seat);
+                drop(guard);
                 return match loader().await {
                     Ok(value) => Ok((value, Freshness::Loaded)),
                     Err(error) => self.failed(key, Arc::new(error)),
                 };
             }
-            match seat.flight.wait().await {
-                Awaited::Leads => {
-                    seat.leads = true;
+            match guard.flight.wait().await {
+                WaitOutcome::Leader => {
+                    guard.is_leader = true;
                     // In this order: what is written later is noticed.
-                    let began = seat.flight.overtakes();
+                    let started_at_version = guard.flight.write_version();
                     if let Some(value) = store.peek(key, &self.shared.clock) {
-                        seat.land(began, Ok(value.clone()));
+                        guard.finish(started_at_version, Ok(value.clone()));
                         return Ok((value, Freshness::Fresh));
                     }
-                    return self.lead(seat, began, key, ttl, loader).await;
+                    return self.lead(guard, started_at_version, key, ttl, loader).await;
                 }
-                Awaited::Landed(landing) if landing.began >= joined => match &landing.outcome {
-                    Ok(value) => return Ok((value.clone(), Freshness::Loaded)),
-                    Err(error) => {
-                        if let Ok(error) = error.clone().downcast() {
-                            return self.failed(key, error);
+                WaitOutcome::Finished(result) if result.started_at_version >= joined => {
+                    match &result.outcome {
+                        Ok(value) => return Ok((value.clone(), Freshness::Loaded)),
+                        Err(error) => {
+                            if let Ok(error) = error.clone().downcast() {
+                                return self.failed(key, error);
+                            }
                         }
                     }
-                },
+                }
                 // It was overtaken before this call came.
-                Awaited::Landed(_) => {}
+                WaitOutcome::Finished(_) => {}
             }
         }
     }
 
     async fn lead<Q, E, F, Fut>(
         &self,
-        seat: Seat<K, V, S>,
-        began: u32,
+        guard: LoadGuard<K, V, S>,
+        started_at_version: u32,
         key: &Q,
         ttl: impl TimeToLive<V>,
         loader: F,
@@ -326,30 +334,42 @@ where
         Fut: Future<Output = Result<V, E>>,
     {
         let start = self.shared.clock.now();
-        let loaded = Within::run(&seat.flight, async move { loader().await }).await;
-        self.lives.loads.count(self.shared.clock.now().since(start), loaded.is_err());
+        let loaded = ReentrancyScope::run(&guard.flight, async move { loader().await }).await;
+        self.freshness_policy.loads.count(self.shared.clock.now().since(start), loaded.is_err());
         match loaded {
             Ok(value) => {
                 let ttl = ttl.of(&value);
-                self.publish(&seat.flight, began, key.to_key(), value.clone(), ttl);
-                seat.land(began, Ok(value.clone()));
+                self.publish(&guard.flight, started_at_version, key.to_key(), value.clone(), ttl);
+                guard.finish(started_at_version, Ok(value.clone()));
                 Ok((value, Freshness::Loaded))
             }
             Err(error) => {
                 let error = Arc::new(error);
-                self.note_failure(&seat.flight, began, key.to_key(), Some(error.clone()));
-                seat.land(began, Err(error.clone()));
+                self.note_failure(
+                    &guard.flight,
+                    started_at_version,
+                    key.to_key(),
+                    Some(error.clone()),
+                );
+                guard.finish(started_at_version, Err(error.clone()));
                 self.failed(key, error)
             }
         }
     }
 
     /// Puts what was loaded into the cache, unless a write came after the load had begun.
-    pub(super) fn publish(&self, flight: &Flight<V>, began: u32, key: K, value: V, ttl: Duration) {
+    pub(super) fn publish(
+        &self,
+        flight: &Flight<V>,
+        started_at_version: u32,
+        key: K,
+        value: V,
+        ttl: Duration,
+    ) {
         let failure = self.failure_at(&key);
         let call = self.call();
-        let until = call.begin().after(self.lives.shortened(ttl));
-        let decide = |_| (flight.overtakes() == began).then_some(until);
+        let until = call.begin().after(self.freshness_policy.shortened(ttl));
+        let decide = |_| (flight.write_version() == started_at_version).then_some(until);
         self.shared.store.put(key, value, None, &call, decide);
         self.forget_failure(failure);
         self.end(&call);
@@ -358,12 +378,12 @@ where
     pub(super) fn note_failure(
         &self,
         flight: &Flight<V>,
-        began: u32,
+        started_at_version: u32,
         key: K,
         error: Option<Failure>,
     ) {
-        let Some(failures) = &self.lives.failures else { return };
-        failures.note(key, error, || flight.overtakes() != began);
+        let Some(failures) = &self.freshness_policy.failures else { return };
+        failures.note(key, error, || flight.write_version() != started_at_version);
     }
 
     /// What a caller gets whose load has failed: a stale value, where that may be, or the error.
@@ -371,18 +391,18 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        match self.stale(key, self.lives.settings.stale_if_error) {
+        match self.stale(key, self.freshness_policy.settings.stale_if_error) {
             Some((value, _)) => Ok((value, Freshness::Stale)),
             None => Err(error),
         }
     }
 
-    pub(super) fn seat(
+    pub(super) fn guard(
         &self,
         place: Location,
         flight: Arc<Flight<V>>,
-        leads: bool,
-    ) -> Seat<K, V, S> {
-        Seat { shared: Arc::downgrade(&self.shared), place, flight, leads }
+        is_leader: bool,
+    ) -> LoadGuard<K, V, S> {
+        LoadGuard { shared: Arc::downgrade(&self.shared), place, flight, is_leader }
     }
 }

@@ -13,7 +13,7 @@ use super::Cache;
 use crate::engine::{
     clock::CallTime,
     coop,
-    store::{Location, PART, Pass},
+    store::{Location, PART, TableCursor},
 };
 
 impl<K, V, S> Cache<K, V, S>
@@ -169,22 +169,22 @@ where
     /// ```
     pub async fn remove_if(&self, mut leaves: impl FnMut(&K, &V) -> bool) -> usize {
         let mut removed = 0;
-        let mut pass = Pass::default();
+        let mut pass = TableCursor::default();
         loop {
             consume_budget().await;
-            let (count, goes_on) =
+            let (count, has_more) =
                 self.shared.store.remove_if(&mut pass, &mut leaves, &self.shared.clock);
             self.shared.publisher.flush();
             removed += count;
-            if !goes_on {
+            if !has_more {
                 return removed;
             }
         }
     }
 
-    /// Takes out the live values that `stays` does not name; else as [`remove_if`](Cache::remove_if).
-    pub async fn retain(&self, mut stays: impl FnMut(&K, &V) -> bool) -> usize {
-        self.remove_if(|key, value| !stays(key, value)).await
+    /// Takes out the live values that `keep` does not name; else as [`remove_if`](Cache::remove_if).
+    pub async fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
+        self.remove_if(|key, value| !keep(key, value)).await
     }
 
     /// Has a part written, and does what follows it: also where user code panics in the middle of it. Tells what `part`

@@ -9,7 +9,7 @@ use super::freshness_policy::LoadCounters;
 #[cfg(feature = "dashboard")]
 use crate::engine::ttl::Ttl;
 use crate::engine::{
-    metrics::{Figures, Series, Source, counter, gauge, register, spread},
+    metrics::{MetricValues, Series, Source, counter, gauge, histogram, register},
     state::SharedState,
 };
 
@@ -32,9 +32,9 @@ static SERIES: [Series; 17] = [
         "For how long something dead may be in memory, at most.",
     ),
     counter("fleeting_cache_sweep_looked_at_total", "Entries that sweeps looked at."),
-    spread("fleeting_cache_sweep_seconds", "How long a sweep worked."),
+    histogram("fleeting_cache_sweep_seconds", "How long a sweep worked."),
     gauge("fleeting_cache_subscribers", "Streams of events that somebody holds."),
-    spread(
+    histogram(
         "fleeting_cache_event_lag_seconds",
         "From a value's deadline to its event, where somebody hears of it.",
     ),
@@ -48,7 +48,7 @@ static SERIES: [Series; 17] = [
 static LOADS: [Series; 3] = [
     counter("fleeting_cache_loads_total", "Loaders that ran to their end."),
     counter("fleeting_cache_failed_loads_total", "Of these, those that failed."),
-    spread("fleeting_cache_load_seconds", "How long a loader took."),
+    histogram("fleeting_cache_load_seconds", "How long a loader took."),
 ];
 
 /// Has a cache tell of itself.
@@ -65,11 +65,11 @@ where
 }
 
 impl Source for LoadCounters {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let loads = self.all();
         figures.count(loads.loads);
         figures.count(loads.failed);
-        figures.spread(self.times());
+        figures.histogram(self.times());
     }
 }
 
@@ -79,7 +79,7 @@ where
     V: Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let counts = self.store.counts();
         let resident = self.store.len();
         let (lag, missed, subscribers, overflow) = self.publisher.figures();
@@ -96,9 +96,9 @@ where
         figures.level(self.store.weight() as f64);
         figures.level(self.store.staleness(self.clock.now()).as_secs_f64());
         figures.count(self.sweeps().total.looked_at);
-        figures.spread(self.sweep_times());
+        figures.histogram(self.sweep_times());
         figures.level(subscribers as f64);
-        figures.spread(lag);
+        figures.histogram(lag);
         figures.count(missed);
         figures.level(overflow as f64);
     }

@@ -4,20 +4,20 @@ use std::{cell::RefCell, future::poll_fn, pin::pin, sync::Arc};
 
 thread_local! {
     /// The addresses of what the present poll is within, the innermost last.
-    static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static ACTIVE_SCOPES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Being within something, until it is dropped.
-pub(crate) struct Within;
+pub(crate) struct ReentrancyScope;
 
-impl Within {
+impl ReentrancyScope {
     /// Awaits `future` as a part of `what`.
     pub(crate) async fn run<T, F: Future>(what: &Arc<T>, future: F) -> F::Output {
         let id = Arc::as_ptr(what).addr();
         let mut future = pin!(future);
         poll_fn(move |cx| {
-            WITHIN.with_borrow_mut(|within| within.push(id));
-            let _leaves = Within;
+            ACTIVE_SCOPES.with_borrow_mut(|within| within.push(id));
+            let _leaves = ReentrancyScope;
             future.as_mut().poll(cx)
         })
         .await
@@ -26,12 +26,12 @@ impl Within {
     /// Whether what is polled is a part of `what`.
     pub(crate) fn is<T>(what: &Arc<T>) -> bool {
         let id = Arc::as_ptr(what).addr();
-        WITHIN.with_borrow(|within| within.contains(&id))
+        ACTIVE_SCOPES.with_borrow(|within| within.contains(&id))
     }
 }
 
-impl Drop for Within {
+impl Drop for ReentrancyScope {
     fn drop(&mut self) {
-        WITHIN.with_borrow_mut(|within| within.pop());
+        ACTIVE_SCOPES.with_borrow_mut(|within| within.pop());
     }
 }

@@ -23,7 +23,8 @@ where
     pub async fn shutdown(&self) {
         // Not awaited: its runtime may be at rest. A window that it is at ends under its shard's lock,
         // for which the look below waits.
-        let failures = self.lives.failures.as_ref().and_then(|kept| kept.of_keys().end_task());
+        let failures =
+            self.freshness_policy.failures.as_ref().and_then(|kept| kept.of_keys().end_task());
         for task in self.shared.end_task().into_iter().chain(failures) {
             task.abort();
         }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::error::SnapshotError;
 use self::{
-    read::{Arrival, Stored, read},
+    read::{RestoreGuard, Stored, read},
     write::write,
 };
 use super::Cache;
@@ -130,7 +130,7 @@ where
         let clock = &self.shared.clock;
         let entries = read(clock, reader).await?;
         let mut count = 0;
-        let mut arrival = Arrival::new(entries, |Stored { key, value, until, tags }| {
+        let mut arrival = RestoreGuard::new(entries, |Stored { key, value, until, tags }| {
             // It may have died since it was read.
             if !clock.is_dead(until) {
                 count += 1;

@@ -75,7 +75,7 @@ where
     pub fn stats(&self) -> Stats {
         let counts = self.shared.store.counts();
         let sweeps = self.shared.sweeps();
-        let loads = self.lives.loads.all();
+        let loads = self.freshness_policy.loads.all();
         Stats {
             resident: self.len(),
             weight: self.weight(),

@@ -24,7 +24,7 @@ where
     ///
     /// Cancel safe: what it has not looked at, the next sweep will.
     pub async fn sweep(&self) -> SweepReport {
-        if let Some(failures) = &self.lives.failures {
+        if let Some(failures) = &self.freshness_policy.failures {
             sweep(failures.of_keys()).await;
         }
         sweep(&self.shared).await
@@ -60,7 +60,7 @@ where
     /// # }
     /// ```
     pub fn set_sweep(&self, sweep: Sweep) {
-        if let Some(failures) = &self.lives.failures {
+        if let Some(failures) = &self.freshness_policy.failures {
             sweeper::set_sweep(failures.of_keys(), sweep);
         }
         sweeper::set_sweep(&self.shared, sweep);

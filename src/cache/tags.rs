@@ -82,7 +82,7 @@ where
         self.end(call);
         match written {
             Written::Put { replaced, .. } => replaced,
-            Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
+            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
         }
     }
 }

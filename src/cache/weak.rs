@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::{Cache, freshness_policy::Lives};
+use super::{Cache, freshness_policy::FreshnessPolicy};
 use crate::engine::{hasher::DefaultHasher, state::SharedState};
 
 /// A handle that does not keep its cache alive: for callbacks, tasks and values that a cache itself keeps.
@@ -71,7 +71,7 @@ use crate::engine::{hasher::DefaultHasher, state::SharedState};
 /// # }
 /// ```
 pub struct WeakCache<K, V, S = DefaultHasher> {
-    lives: Weak<Lives<K, S>>,
+    freshness_policy: Weak<FreshnessPolicy<K, S>>,
     shared: Weak<SharedState<K, V, S>>,
 }
 
@@ -82,10 +82,10 @@ impl<K, V, S> WeakCache<K, V, S> {
     /// It costs about as much as a clone. Keep what it returns no longer than you need it: the cache lives
     /// as long.
     pub fn upgrade(&self) -> Option<Cache<K, V, S>> {
-        // In this order: who has upgraded `lives` is a handle to all others, and must not fail any more.
+        // In this order: who has upgraded `freshness_policy` is a handle to all others, and must not fail any more.
         let shared = self.shared.upgrade()?;
-        let lives = self.lives.upgrade()?;
-        Some(Cache { lives, shared })
+        let freshness_policy = self.freshness_policy.upgrade()?;
+        Some(Cache { freshness_policy, shared })
     }
 }
 
@@ -108,13 +108,16 @@ impl<K, V, S> Cache<K, V, S> {
     /// # }
     /// ```
     pub fn downgrade(&self) -> WeakCache<K, V, S> {
-        WeakCache { lives: Arc::downgrade(&self.lives), shared: Arc::downgrade(&self.shared) }
+        WeakCache {
+            freshness_policy: Arc::downgrade(&self.freshness_policy),
+            shared: Arc::downgrade(&self.shared),
+        }
     }
 }
 
 impl<K, V, S> Clone for WeakCache<K, V, S> {
     fn clone(&self) -> Self {
-        Self { lives: self.lives.clone(), shared: self.shared.clone() }
+        Self { freshness_policy: self.freshness_policy.clone(), shared: self.shared.clone() }
     }
 }
 

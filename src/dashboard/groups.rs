@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::engine::metrics::{DeniedKey, KeyName, Reading, Spread};
+use crate::engine::metrics::{DeniedKey, Histogram, KeyName, Reading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -54,9 +54,9 @@ pub(super) struct Counts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) overflowed: Option<u64>,
     #[serde(skip)]
-    pub(super) lag: Spread,
+    pub(super) lag: Histogram,
     #[serde(skip)]
-    pub(super) sweeps: Spread,
+    pub(super) sweeps: Histogram,
 }
 
 /// What comes and goes.
@@ -102,7 +102,7 @@ impl Group {
         let count = |name: &str| reading.count(&series(name));
         let left = |cause: &str| reading.count_of(&series("departures_total"), cause);
         let level = |name: &str| reading.level(&series(name));
-        let spread = |name: &str| reading.spread(&series(name)).cloned().unwrap_or_default();
+        let histogram = |name: &str| reading.histogram(&series(name)).cloned().unwrap_or_default();
         let is_redis_cache = kind == Kind::RedisCache;
         let counts = Counts {
             hits: count("hits_total"),
@@ -121,8 +121,8 @@ impl Group {
             waited: count("waited_total"),
             shadowed: count("shadowed_total"),
             overflowed: count("overflowed_total"),
-            lag: spread("event_lag_seconds"),
-            sweeps: spread("sweep_seconds"),
+            lag: histogram("event_lag_seconds"),
+            sweeps: histogram("sweep_seconds"),
         };
         let levels = Levels {
             entries: level("resident"),

@@ -8,7 +8,7 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::groups::{Counts, Denied, Group, Kind, Levels};
-use crate::engine::metrics::Spread;
+use crate::engine::metrics::Histogram;
 
 /// Five minutes of samples.
 const POINTS: usize = 300;
@@ -227,8 +227,8 @@ fn share(some: Option<u64>, others: Option<u64>) -> Option<f64> {
 
 /// The times, in milliseconds, that these shares of what came since `before` are not above.
 fn percentiles<const N: usize>(
-    now: &Spread,
-    before: &Spread,
+    now: &Histogram,
+    before: &Histogram,
     shares: [f64; N],
 ) -> [Option<f64>; N] {
     let all = times(now, before);
@@ -242,7 +242,7 @@ fn percentiles<const N: usize>(
 }
 
 /// How many came since `before`.
-fn times(now: &Spread, before: &Spread) -> u64 {
+fn times(now: &Histogram, before: &Histogram) -> u64 {
     now.since(before).map(|(_, count)| count).sum()
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Figures, Series, Slot, Source, counter, register};
+use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, register};
 
 #[cfg(feature = "metrics")]
 static SERIES: [Series; 2] = [
@@ -43,7 +43,7 @@ pub(super) fn follow(counts: &Arc<Counts>, path: &Path) {
 
 #[cfg(feature = "metrics")]
 impl Source for Counts {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));
     }

@@ -13,7 +13,7 @@ use shuttle::{rand::Rng, thread};
 use self::parts::{ALL, Parts, explore, heard, iterations, spawn};
 use crate::engine::{
     event::{Cause, LosslessEvents},
-    store::{Patience, Store},
+    store::{LockWait, Store},
 };
 
 /// A refresh and a sweep that saw the old deadline: whoever comes first wins whole.
@@ -111,8 +111,8 @@ fn interleavings_of_everything_on_one_key() {
             assert_eq!(chain[at + 1], new, "{old} left as {new} came: {heard:?}");
         }
         for value in left {
-            let told = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
-            assert!(told, "{value} was taken out: {heard:?}");
+            let reported = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
+            assert!(reported, "{value} was taken out: {heard:?}");
         }
     });
 }
@@ -203,22 +203,24 @@ fn interleavings_of_a_full_subscriber() {
         }
         let sweeps = spawn(&parts, |parts| {
             for _ in 0..3 {
-                let mut visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(0);
+                let mut begin_shard_pass =
+                    Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 for shard in 0..2 {
-                    visit.shard = shard;
+                    begin_shard_pass.shard = shard;
                     let (room, mut dead) = (parts.publisher.room(), vec![]);
                     let all = |buckets| buckets;
                     let store = &parts.store;
                     store.sweep_windows(
-                        &mut visit,
+                        &mut begin_shard_pass,
                         all,
                         &parts.at(10),
                         room,
-                        Patience::Wait,
+                        LockWait::Wait,
                         &mut dead,
                     );
                     parts.publisher.flush();
-                    visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(0);
+                    begin_shard_pass =
+                        Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 }
             }
         });
@@ -299,11 +301,11 @@ fn interleavings_of_a_rest_and_a_write() {
         let write = spawn(&parts, |parts| {
             parts.store.set(2, 7, &parts.at(0), |_| parts.until(5));
         });
-        let rests = parts.store.set_alarm(parts.at(10));
+        let rests = parts.store.arm_wake_deadline(parts.at(10));
         write.join().unwrap();
-        assert!(!rests || parts.store.journal().is_rung());
-        parts.store.clear_alarm();
+        assert!(!rests || parts.store.journal().is_wake_requested());
+        parts.store.disarm_wake_deadline();
         parts.store.set(2, 8, &parts.at(0), |_| parts.until(4));
-        assert!(!parts.store.journal().is_rung(), "nobody rests");
+        assert!(!parts.store.journal().is_wake_requested(), "nobody rests");
     });
 }

@@ -16,11 +16,11 @@ mod values;
 
 use self::registry::publish;
 pub(crate) use self::{
-    histogram::Spread,
+    histogram::Histogram,
     registry::{Slot, register},
-    series::{Series, counter, gauge, spread},
+    series::{Series, counter, gauge, histogram},
     source::Source,
-    values::Figures,
+    values::MetricValues,
 };
 #[cfg(feature = "dashboard")]
 pub(crate) use self::{

@@ -15,12 +15,12 @@ use rand::{SeedableRng, rngs::SmallRng};
 use tokio::{runtime::Handle, task::JoinHandle};
 
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::{Slot, Spread};
+use crate::engine::metrics::{Histogram, Slot};
 use crate::engine::{
     clock::Clock,
     event::Publisher,
     panics,
-    store::{Patience, Store},
+    store::{LockWait, Store},
     sweeper::{Sweep, SweepReport},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct SharedState<K, V, S> {
     sweeps: Mutex<Sweeps>,
     /// How long sweeps worked.
     #[cfg(feature = "metrics")]
-    sweep_times: Mutex<Spread>,
+    sweep_times: Mutex<Histogram>,
     #[cfg(feature = "metrics")]
     pub(crate) registration: Slot,
     /// The key that a text stands for, where a dashboard may search.
@@ -78,11 +78,18 @@ where
         self.store.remove_tagged_of(shard, &self.clock);
         self.publisher.flush();
         let mut dead = Vec::new();
-        let mut visit = Store::<K, V, S>::visit(shard);
-        while !visit.is_done() {
+        let mut begin_shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
+        while !begin_shard_pass.is_done() {
             let all = |buckets| buckets;
-            let (clock, wait) = (&self.clock, Patience::Wait);
-            self.store.sweep_windows(&mut visit, all, clock, usize::MAX, wait, &mut dead);
+            let (clock, wait) = (&self.clock, LockWait::Wait);
+            self.store.sweep_windows(
+                &mut begin_shard_pass,
+                all,
+                clock,
+                usize::MAX,
+                wait,
+                &mut dead,
+            );
             self.publisher.flush();
             panics::drop_all(dead.drain(..));
         }
@@ -170,7 +177,7 @@ impl<K, V, S> SharedState<K, V, S> {
     }
 
     #[cfg(feature = "metrics")]
-    pub(crate) fn sweep_times(&self) -> Spread {
+    pub(crate) fn sweep_times(&self) -> Histogram {
         lock(&self.sweep_times).clone()
     }
 

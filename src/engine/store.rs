@@ -58,19 +58,19 @@ pub use self::entry::{Cause, Event};
 #[cfg(feature = "serde")]
 pub(crate) use self::tags::Tag;
 #[cfg(feature = "redis")]
-pub(crate) use self::wait_map::{Joined, Meetings};
+pub(crate) use self::wait_map::{Joined, WaitMap};
 pub(crate) use self::{
     batch::PART,
     bound::Weigher,
     counters::bump,
     entry::{Departure, Entry},
-    flight::{Awaited, Failure, Flight, Landing},
+    flight::{Failure, Flight, LoadResult, WaitOutcome},
     journal::{Journal, Taken},
-    raw_entry::Vacant,
-    sweep::{Patience, ShardPass},
-    table_cursor::Pass,
-    tag_removal::TagPass,
-    waiters::{Leavers, Sought, Turn},
+    raw_entry::VacantEntry,
+    sweep::{LockWait, ShardPass},
+    table_cursor::TableCursor,
+    tag_removal::TagPurge,
+    waiters::{DepartureWaiters, LoadLookup, Turn},
     write::{Decision, Written},
 };
 use self::{
@@ -78,9 +78,9 @@ use self::{
     counters::{Counts, DepartureCounters, ReadCounters},
     index::Index,
     old_table::OldTable,
-    side_tables::Kept,
+    side_tables::SideTables,
     tags::TagNames,
-    waiters::Asked,
+    waiters::Waiters,
     window::{Locked, Shards, Table},
 };
 use crate::engine::{
@@ -92,9 +92,9 @@ use crate::engine::{
 };
 
 pub(crate) struct Store<K, V, S> {
-    shards: Shards<K, V, Beside<K, V>, S>,
+    shards: Shards<K, V, ShardState<K, V>, S>,
     /// What of each shard is read without its lock.
-    notes: Box<[Notes]>,
+    meta: Box<[ShardMeta]>,
     reads: ReadCounters,
     /// What a shard is never shrunk below: the capacity that the user asked for.
     reserved: usize,
@@ -103,24 +103,24 @@ pub(crate) struct Store<K, V, S> {
     /// How long an entry may be idle.
     idle: Option<Duration>,
     /// How long what is dead stays for those who ask for it, in nanoseconds.
-    lingers: u64,
+    stale_window: u64,
     /// Odd where tags were removed that values may still have; never the same again.
     removed: AtomicUsize,
     tags: TagNames,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
-    alarm: AtomicU64,
+    wake_deadline: AtomicU64,
     /// Keys whose `Hash` panicked while a table grew or shrank.
     unhashed: AtomicUsize,
 }
 
 /// What the lock of a shard guards beside its table.
-struct Beside<K, V> {
+struct ShardState<K, V> {
     index: Index,
     /// What has not moved yet from a table that was too large: see [`Store::shrink`].
     old: Option<OldTable<K, V>>,
-    kept: Kept,
+    side_tables: SideTables,
     /// None where nobody waits for anything.
-    asked: Option<Box<Asked<K, V>>>,
+    waiters: Option<Box<Waiters<K, V>>>,
     /// The bucket at which the next pass goes on.
     cursor: usize,
     /// Entries changed places since the last pass.
@@ -131,7 +131,7 @@ struct Beside<K, V> {
 
 /// Written under the shard's lock, on lines that no other shard shares.
 #[repr(align(128))]
-struct Notes {
+struct ShardMeta {
     /// [`Deadline::order`] of a deadline before which nothing in the shard dies.
     soonest: AtomicU64,
     departures: DepartureCounters,
@@ -166,17 +166,17 @@ where
     pub(crate) fn new(shards: usize, capacity: usize, hasher: S) -> Self {
         let map = DashMap::with_capacity_and_hasher_and_shard_amount(capacity, hasher, shards);
         Self {
-            shards: Shards::new(map, Beside::new),
-            notes: (0..shards).map(|_| Notes::new()).collect(),
+            shards: Shards::new(map, ShardState::new),
+            meta: (0..shards).map(|_| ShardMeta::new()).collect(),
             reads: ReadCounters::new(),
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
             bound: None,
             idle: None,
-            lingers: 0,
+            stale_window: 0,
             removed: AtomicUsize::new(0),
             tags: TagNames::new(),
-            alarm: AtomicU64::new(0),
+            wake_deadline: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
         }
     }
@@ -197,7 +197,7 @@ where
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         self.reads.add_to(&mut counts);
-        self.notes.iter().for_each(|notes| notes.departures.add_to(&mut counts));
+        self.meta.iter().for_each(|meta| meta.departures.add_to(&mut counts));
         counts
     }
 
@@ -227,7 +227,7 @@ where
     #[cold]
     fn expire_found(
         &self,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
@@ -239,12 +239,12 @@ where
     /// Takes an entry out of its shard.
     fn take_out(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         bucket: usize,
     ) -> (K, Entry<V>) {
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let taken = window::take_at(table, bucket);
-        self.free(beside.kept.left(bucket));
+        self.free(state.side_tables.left(bucket));
         taken
     }
 
@@ -259,44 +259,44 @@ where
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
     fn expired(
         &self,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
         index: usize,
         mut departure: Departure<K, V>,
     ) {
-        self.bid_farewell(locked.parts().1, &mut departure);
-        let unwanted = self.journal.record(index, departure);
-        bump(&self.notes[index].departures.expired, 1);
+        self.attach_waiters(locked.parts().1, &mut departure);
+        let unrecorded = self.journal.record(index, departure);
+        bump(&self.meta[index].departures.expired, 1);
         drop(locked);
-        drop(unwanted);
+        drop(unrecorded);
     }
 
     /// Has those told who wait for what leaves here.
     #[inline]
-    fn bid_farewell(&self, beside: &mut Beside<K, V>, departure: &mut Departure<K, V>) {
-        if let Some(asked) = &mut beside.asked {
-            departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+    fn attach_waiters(&self, state: &mut ShardState<K, V>, departure: &mut Departure<K, V>) {
+        if let Some(waiters) = &mut state.waiters {
+            departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
         }
     }
 
     fn insert(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         Location { hash, index }: Location,
         key: K,
         entry: Entry<V>,
     ) -> usize {
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         if table.capacity() == table.len() {
             // Grown here and not within `insert`, so that it is known when entries change places.
-            match beside.kept.is_any() {
+            match state.side_tables.is_any() {
                 false => table.reserve(1, |(key, _)| self.rehash(key)),
-                true => self.grow(table, &mut beside.kept),
+                true => self.grow(table, &mut state.side_tables),
             }
-            beside.entries_moved(table);
+            state.entries_moved(table);
         }
         let deadline = entry.deadline();
         let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
-        self.note(beside, index, bucket, deadline);
+        self.note(state, index, bucket, deadline);
         bucket
     }
 
@@ -306,7 +306,7 @@ where
         &self,
         place: Location,
         is_it: impl FnMut(&K, &Entry<V>) -> bool,
-    ) -> Locked<'_, K, V, Beside<K, V>> {
+    ) -> Locked<'_, K, V, ShardState<K, V>> {
         let mut locked = self.shards.write(place.index);
         self.bring(&mut locked, place, is_it);
         locked
@@ -316,22 +316,22 @@ where
     #[inline]
     fn bring(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         place: Location,
         is_it: impl FnMut(&K, &Entry<V>) -> bool,
     ) {
-        if locked.beside().old.is_some() {
+        if locked.state().old.is_some() {
             self.move_key(locked, place, is_it);
         }
     }
 
     /// What is in this bucket dies at `deadline`.
     #[inline]
-    fn note(&self, beside: &mut Beside<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
+    fn note(&self, state: &mut ShardState<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
         if let Some(bound) = self.evicting_bound() {
             bound.note(deadline);
         }
-        if let Some(soonest) = beside.index.note(bucket, deadline) {
+        if let Some(soonest) = state.index.note(bucket, deadline) {
             self.note_soonest(shard, soonest);
         }
     }
@@ -346,13 +346,13 @@ where
     }
 }
 
-impl<K, V> Beside<K, V> {
+impl<K, V> ShardState<K, V> {
     fn new(table: &Table<K, V>) -> Self {
         Self {
             index: Index::new(table),
             old: None,
-            kept: Kept::default(),
-            asked: None,
+            side_tables: SideTables::default(),
+            waiters: None,
             cursor: 0,
             moved: false,
             generation: 0,
@@ -367,7 +367,7 @@ impl<K, V> Beside<K, V> {
     }
 }
 
-impl Notes {
+impl ShardMeta {
     fn new() -> Self {
         Self {
             soonest: AtomicU64::new(Deadline::PERSISTENT.order()),

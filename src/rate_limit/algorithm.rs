@@ -5,7 +5,7 @@ use crate::engine::clock::{Now, Tick};
 
 /// A limit in the numbers that its window counts with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct LimitParams {
     pub(super) quota: u32,
     /// All times in nanoseconds.
     pub(super) per: u64,
@@ -39,27 +39,27 @@ pub(crate) struct Remaining {
 ///    each call says.
 pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
     /// From when on there is room for `cost` more, unless more is charged until then; `None` for now.
-    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick>;
+    fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick>;
 
     /// Charges `cost`, and forgets what has left; tells how many units are left.
-    fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32);
+    fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32);
 
     /// Takes a charge back, as far as it has not left.
     fn refund(&mut self, charge: Charge, now: &impl Now);
 
     /// The limit changes: as many units are in use by the new rule as were by the old one, at least.
-    fn adapt(&mut self, _old: &Rule, _new: &Rule, _now: &impl Now) {}
+    fn adapt(&mut self, _old: &LimitParams, _new: &LimitParams, _now: &impl Now) {}
 
     /// How many units are in use.
-    fn used(&self, rule: &Rule, now: &impl Now) -> u32;
+    fn used(&self, params: &LimitParams, now: &impl Now) -> u32;
 
     /// From when on this state is as good as a new one.
-    fn idle_from(&self, rule: &Rule) -> Option<Tick>;
+    fn idle_from(&self, params: &LimitParams) -> Option<Tick>;
 
-    fn remaining(&self, rule: &Rule, now: &impl Now) -> Remaining {
-        let used = self.used(rule, now);
-        let units = rule.quota.saturating_sub(used);
-        let more = || self.ready(rule, now, units + 1).unwrap_or_else(|| now.at_least());
+    fn remaining(&self, params: &LimitParams, now: &impl Now) -> Remaining {
+        let used = self.used(params, now);
+        let units = params.quota.saturating_sub(used);
+        let more = || self.ready(params, now, units + 1).unwrap_or_else(|| now.at_least());
         Remaining { units, more_at: (used > 0).then(more) }
     }
 }
@@ -68,10 +68,10 @@ pub(crate) trait Algorithm: Clone + Default + Send + Sync + 'static {
 pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
     /// When so many have left of `used` units that `cost` have room; `None` where they have it now.
     #[inline]
-    fn ready(self, used: u64, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+    fn ready(self, used: u64, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // More may be in use than the quota: by a debt, or by a plan of a smaller one.
         let excess = used + u64::from(cost);
-        let mut excess = excess.saturating_sub(u64::from(rule.quota));
+        let mut excess = excess.saturating_sub(u64::from(params.quota));
         for (leaves, units) in self {
             if excess == 0 {
                 break;
@@ -94,7 +94,7 @@ pub(super) trait Releases: Iterator<Item = (Tick, u32)> + Sized {
 
 impl<I: Iterator<Item = (Tick, u32)>> Releases for I {}
 
-impl Rule {
+impl LimitParams {
     pub(super) fn new(limit: &Limit, window: Window) -> Self {
         let (quota, per) = (limit.quota(), limit.per_nanoseconds());
         let (step, buckets) = match window {

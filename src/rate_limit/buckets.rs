@@ -1,7 +1,7 @@
 //! [`Window::Buckets`](super::Window::Buckets): counters of parts of the window. Never above the quota, and what was
 //! charged is free again up to a part of the window late.
 
-use super::algorithm::{Algorithm, Charge, Releases, Rule};
+use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
 /// A ring of counters, one for each part of the window and one for the part that the present is in. The
@@ -33,7 +33,7 @@ const FEW: usize = 11;
 
 impl Buckets {
     /// Goes on to the bucket that `now` is in, and lets go of what has left.
-    fn roll(&mut self, rule: &Rule, now: &impl Now, start: Tick) {
+    fn roll(&mut self, params: &LimitParams, now: &impl Now, start: Tick) {
         // By the coarse clock it is these, or more.
         let mut passed = now.at_least().nanoseconds_since(start) / self.step;
         if now.has_reached(start.later((passed + 1) * self.step)) {
@@ -46,7 +46,7 @@ impl Buckets {
         }
         self.start = Some(start);
         // In the last tick of the newest, what came in that of the oldest is as old as the window.
-        if now.has_reached(self.leaves(rule, start, self.len - 1)) {
+        if now.has_reached(self.leaves(params, start, self.len - 1)) {
             self.empty(self.at_age(self.len - 1));
         }
     }
@@ -76,20 +76,22 @@ impl Buckets {
 
     /// Another plan has other buckets: what is still in use counts as if it were all charged just now.
     #[cold]
-    fn refit(&mut self, rule: &Rule, now: &impl Now) {
-        self.used = self.used(rule, now);
-        self.len = rule.buckets + 1;
+    fn refit(&mut self, params: &LimitParams, now: &impl Now) {
+        self.used = self.used(params, now);
+        self.len = params.buckets + 1;
         // A plan of a smaller quota may find more in use than it has.
-        self.counts = Counts::new(self.len, rule.quota.max(self.used));
+        self.counts = Counts::new(self.len, params.quota.max(self.used));
         self.counts.add(0, self.used);
         self.newest = 0;
-        self.step = rule.step;
+        self.step = params.step;
         self.start = Some(self.ending_with(now.tick()));
     }
 
     #[inline]
-    fn fits(&self, rule: &Rule) -> bool {
-        self.step == rule.step && self.len == rule.buckets + 1 && self.counts.holds(rule.quota)
+    fn fits(&self, params: &LimitParams) -> bool {
+        self.step == params.step
+            && self.len == params.buckets + 1
+            && self.counts.holds(params.quota)
     }
 
     /// The start of a bucket whose last tick is `now`: what is charged in it is free again after `per`, not
@@ -100,9 +102,9 @@ impl Buckets {
 
     /// When the last that may have come in the bucket so much older than the newest leaves.
     #[inline]
-    fn leaves(&self, rule: &Rule, start: Tick, age: u16) -> Tick {
+    fn leaves(&self, params: &LimitParams, start: Tick, age: u16) -> Tick {
         let last = start.later(self.step - 1).earlier(u64::from(age) * self.step);
-        last.later(u64::from(rule.buckets) * rule.step)
+        last.later(u64::from(params.buckets) * params.step)
     }
 
     #[inline]
@@ -112,43 +114,43 @@ impl Buckets {
 
     /// When that leaves which has no room beside the cost and all that is newer.
     #[inline(never)]
-    fn wait(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        let room = u64::from(rule.quota - cost);
+    fn wait(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        let idle_evictor = u64::from(params.quota - cost);
         let mut kept = 0;
         let age = (0..self.len).find(|age| {
             kept += u64::from(self.counts.get(self.at_age(*age)));
-            kept > room
+            kept > idle_evictor
         })?;
-        let leaves = self.leaves(rule, self.start?, age);
+        let leaves = self.leaves(params, self.start?, age);
         (!now.has_reached(leaves)).then_some(leaves)
     }
 
     #[inline]
-    fn releases(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
+    fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
         let start = self.start.unwrap_or(Tick::from_nanoseconds(0));
         (0..self.len).rev().filter_map(move |age| {
             let units = self.counts.get(self.at_age(age));
-            (units > 0).then(|| (self.leaves(rule, start, age), units))
+            (units > 0).then(|| (self.leaves(params, start, age), units))
         })
     }
 }
 
 impl Algorithm for Buckets {
     #[inline]
-    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+    fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // Where there is room anyway, the time makes no difference.
-        let holds = u64::from(self.used) + u64::from(cost) <= u64::from(rule.quota);
-        if holds { None } else { self.wait(rule, now, cost) }
+        let holds = u64::from(self.used) + u64::from(cost) <= u64::from(params.quota);
+        if holds { None } else { self.wait(params, now, cost) }
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
-        if !self.fits(rule) {
-            self.refit(rule, now);
+    fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
+        if !self.fits(params) {
+            self.refit(params, now);
         }
         let mut start = self.start.unwrap_or_else(|| now.tick());
         if now.has_reached(start.later(self.step - 1)) {
-            self.roll(rule, now, start);
+            self.roll(params, now, start);
         }
         if self.used == 0 {
             self.start = Some(self.ending_with(now.tick()));
@@ -160,7 +162,7 @@ impl Algorithm for Buckets {
         }
         self.counts.add(self.newest, cost);
         self.used = used;
-        (Charge { mark: start, amount: u64::from(cost) }, rule.quota.saturating_sub(self.used))
+        (Charge { mark: start, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
@@ -174,14 +176,14 @@ impl Algorithm for Buckets {
         self.take(bucket, self.counts.get(bucket).min(charge.amount as u32));
     }
 
-    fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.releases(rule).used(self.total(), now)
+    fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
+        self.releases(params).used(self.total(), now)
     }
 
     #[inline]
-    fn idle_from(&self, rule: &Rule) -> Option<Tick> {
+    fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
         // That of the newest bucket, whether or not something is in it: a little late, and cheap.
-        self.start.map(|start| self.leaves(rule, start, 0))
+        self.start.map(|start| self.leaves(params, start, 0))
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "dashboard")]
-use super::top_denied::{Hot, ShowKey};
+use super::top_denied::{ShowKey, TopDenied};
 use super::{
     ByWindow, Limit, RateLimiter, Window, algorithm::Algorithm, limiter::Limiter,
     waiting::WaitSettings,
@@ -216,7 +216,7 @@ where
             self.wait,
             hasher,
             #[cfg(feature = "dashboard")]
-            Hot::new(self.show_keys),
+            TopDenied::new(self.show_keys),
         );
         #[cfg(feature = "metrics")]
         super::metrics::follow(&limiter);

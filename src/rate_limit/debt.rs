@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Permit,
-    algorithm::{Algorithm, Charge, Rule},
+    algorithm::{Algorithm, Charge, LimitParams},
     key_state::{KeyState, move_deadline},
     limiter::Limiter,
     per_limit::PerLimit,
@@ -38,9 +38,9 @@ where
             return;
         }
         let more = actual - permit.cost;
-        match &permit.plan {
-            Some(rules) => self.owe(permit, rules, more),
-            None => self.with_plan(None, |_, rules| self.owe(permit, rules, more)),
+        match &permit.limit_set {
+            Some(params) => self.add_debt(permit, params, more),
+            None => self.with_limits(None, |_, params| self.add_debt(permit, params, more)),
         }
     }
 }
@@ -55,7 +55,7 @@ where
     fn give_back(&self, permit: &Permit, charges: &[Charge]) -> bool {
         let now = self.shared.clock.lazy_now();
         let Some(id) = permit.state else {
-            self.strangers.refund(charges, &now);
+            self.untracked.refund(charges, &now);
             return true;
         };
         // By hash and id: another key of the same hash has another id, as has the key after a reset.
@@ -66,8 +66,8 @@ where
     }
 
     /// Charges what a call has cost beyond its permit. A permit knows no key, but the hash of one.
-    fn owe(&self, permit: &Permit, rules: &[Rule], cost: u32) {
-        if rules.is_empty() {
+    fn add_debt(&self, permit: &Permit, params: &[LimitParams], cost: u32) {
+        if params.is_empty() {
             return;
         }
         let (store, hash) = (&self.shared.store, permit.hash);
@@ -75,8 +75,8 @@ where
         let place = store.place_of(hash);
         let is_it = |key: &K, _: &KeyState<A>| store.place(key).hash() == hash;
         let charge = |entry: &mut Entry<KeyState<A>>| {
-            entry.value.charge_anyway(rules, &now, cost);
-            move_deadline(entry, rules);
+            entry.value.charge_anyway(params, &now, cost);
+            move_deadline(entry, params);
         };
         // First by its number: there may be several keys of a hash that is a bad one.
         let was_charged =
@@ -87,12 +87,12 @@ where
             return;
         }
         let has_shared = permit.state.is_none() && !permit.charges.is_empty();
-        self.strangers.owe(hash, rules, &now, cost, has_shared);
+        self.untracked.add_debt(hash, params, &now, cost, has_shared);
         // It may have come in between, and began without. Asked under its shard's lock, as it begins there.
         store.change_where(place, is_it, |entry| {
-            if let Some(debt) = self.strangers.take(hash, &now) {
-                entry.value.absorb(&debt, rules, &now);
-                move_deadline(entry, rules);
+            if let Some(debt) = self.untracked.take(hash, &now) {
+                entry.value.absorb(&debt, params, &now);
+                move_deadline(entry, params);
             }
         });
     }

@@ -1,7 +1,7 @@
 //! [`Window::Gcra`](super::Window::Gcra), the generic cell rate algorithm (ITU-T I.371): one instant tells all that
 //! is in use.
 
-use super::algorithm::{Algorithm, Charge, Rule};
+use super::algorithm::{Algorithm, Charge, LimitParams};
 use crate::engine::clock::{Now, Tick};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,15 +15,15 @@ pub(crate) struct Gcra {
 
 impl Algorithm for Gcra {
     #[inline]
-    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
+    fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
         // Where what is in use has leaked by then, but for this, the bucket holds the cost.
-        let ready = self.arrival?.earlier(rule.step * u64::from(rule.quota - cost));
+        let ready = self.arrival?.earlier(params.step * u64::from(params.quota - cost));
         (!now.has_reached(ready)).then_some(ready)
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
-        let amount = rule.step.saturating_mul(u64::from(cost));
+    fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
+        let amount = params.step.saturating_mul(u64::from(cost));
         let base = match self.arrival {
             // A key in its burst needs no precise clock.
             Some(arrival) if !now.has_reached(arrival) => arrival,
@@ -31,8 +31,8 @@ impl Algorithm for Gcra {
         };
         let arrival = base.later(amount);
         self.arrival = Some(arrival);
-        let used = arrival.nanoseconds_since(now.at_least()).div_ceil(rule.step);
-        let remaining = u64::from(rule.quota).saturating_sub(used);
+        let used = arrival.nanoseconds_since(now.at_least()).div_ceil(params.step);
+        let remaining = u64::from(params.quota).saturating_sub(used);
         (Charge { mark: arrival.later(self.refunded), amount }, remaining as u32)
     }
 
@@ -44,7 +44,7 @@ impl Algorithm for Gcra {
         self.refunded = self.refunded.saturating_add(left);
     }
 
-    fn adapt(&mut self, old: &Rule, new: &Rule, now: &impl Now) {
+    fn adapt(&mut self, old: &LimitParams, new: &LimitParams, now: &impl Now) {
         let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
             return;
         };
@@ -58,16 +58,16 @@ impl Algorithm for Gcra {
         self.refunded = self.refunded.saturating_add(left);
     }
 
-    fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
+    fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
         let Some(arrival) = self.arrival.filter(|arrival| !now.has_reached(*arrival)) else {
             return 0;
         };
-        let used = arrival.nanoseconds_since(now.at_least()).div_ceil(rule.step);
+        let used = arrival.nanoseconds_since(now.at_least()).div_ceil(params.step);
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
     #[inline]
-    fn idle_from(&self, _: &Rule) -> Option<Tick> {
+    fn idle_from(&self, _: &LimitParams) -> Option<Tick> {
         self.arrival
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::{
     clock::{LazyNow, Now},
     panics::drop_all,
     state::SharedState,
-    store::{Location, Patience, Store},
+    store::{Location, LockWait, Store},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -20,12 +20,12 @@ const PAUSE: u64 = 1_000_000;
 /// Finds room. A flood of new keys can't make it costly: there is a pause after each search in vain, and only shards
 /// are locked in which something may be idle.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct IdleEvictor {
     /// Nothing is looked for before this tick.
     not_before: AtomicU64,
 }
 
-impl Room {
+impl IdleEvictor {
     /// Lets some keys leave that are idle and not yet swept; tells whether there were any. It locks shards, so the
     /// caller may hold none.
     #[cold]
@@ -52,10 +52,10 @@ impl Room {
             if store.has_nothing_due(shard, now) {
                 continue;
             }
-            let mut pass = Store::<K, KeyState<A>, S>::visit(shard);
+            let mut pass = Store::<K, KeyState<A>, S>::begin_shard_pass(shard);
             while !pass.is_done() && looked_at < LOOK_FOR_ROOM {
                 let all = |buckets| buckets;
-                let (clock, wait) = (&shared.clock, Patience::Wait);
+                let (clock, wait) = (&shared.clock, LockWait::Wait);
                 let window =
                     store.sweep_windows(&mut pass, all, clock, usize::MAX, wait, &mut idle);
                 looked_at += window.map_or(0, |window| window.looked_at.max(1));

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use super::waiting::{Waiter, Waiting};
 use crate::engine::hasher::DefaultHasher;
 
-type Line = Waiting<u8, DefaultHasher>;
+type WaitQueue = Waiting<u8, DefaultHasher>;
 
 const KEY: u8 = 1;
 
-fn waiting() -> Arc<Line> {
+fn waiting() -> Arc<WaitQueue> {
     Arc::new(Waiting::new(DefaultHasher::default()))
 }
 

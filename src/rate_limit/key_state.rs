@@ -1,7 +1,7 @@
 //! What one key has in use of all its limits, which are charged together or not at all.
 
 use super::{
-    algorithm::{Algorithm, Charge, Remaining, Rule},
+    algorithm::{Algorithm, Charge, LimitParams, Remaining},
     per_limit::PerLimit,
 };
 use crate::engine::{
@@ -75,36 +75,36 @@ impl<A: Algorithm> KeyState<A> {
     #[inline(always)]
     pub(super) fn charge(
         &mut self,
-        rules: &[Rule],
+        params: &[LimitParams],
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        match (&mut self.each, rules) {
+        match (&mut self.each, params) {
             // What most limiters have, and worth a way without loops and collections.
-            (PerLimit::One(state), [rule]) => match state.ready(rule, now, cost) {
+            (PerLimit::One(state), [params]) => match state.ready(params, now, cost) {
                 Some(ready) => Err(Denied { limits: Exceeded::one(0), ready }),
                 None => {
-                    let (charge, remaining) = state.charge(rule, now, cost);
+                    let (charge, remaining) = state.charge(params, now, cost);
                     Ok(Admitted { charges: PerLimit::One(charge), remaining: remaining.into() })
                 }
             },
-            _ => self.charge_all(rules, now, cost),
+            _ => self.charge_all(params, now, cost),
         }
     }
 
     #[inline(never)]
     fn charge_all(
         &mut self,
-        rules: &[Rule],
+        params: &[LimitParams],
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Result<Admitted, Denied> {
-        self.make_place(rules.len());
+        self.make_place(params.len());
         // All are asked before one is charged: what is denied is charged nowhere.
-        self.room(rules, now, cost)?;
+        self.idle_evictor(params, now, cost)?;
         let mut least = u32::MAX;
-        let charges = self.each.iter_mut().zip(rules).map(|(state, rule)| {
-            let (charge, remaining) = state.charge(rule, now, cost);
+        let charges = self.each.iter_mut().zip(params).map(|(state, params)| {
+            let (charge, remaining) = state.charge(params, now, cost);
             least = least.min(remaining);
             charge
         });
@@ -112,11 +112,17 @@ impl<A: Algorithm> KeyState<A> {
     }
 
     /// Whether `cost` more may pass.
-    pub(super) fn room(&self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) -> Result<(), Denied> {
-        let waits = self.each.iter().zip(rules).enumerate().filter_map(|(limit, (state, rule))| {
-            let limits = Exceeded::one(limit);
-            state.ready(rule, now, cost).map(|ready| Denied { limits, ready })
-        });
+    pub(super) fn idle_evictor(
+        &self,
+        params: &[LimitParams],
+        now: &LazyNow<'_>,
+        cost: u32,
+    ) -> Result<(), Denied> {
+        let waits =
+            self.each.iter().zip(params).enumerate().filter_map(|(limit, (state, params))| {
+                let limits = Exceeded::one(limit);
+                state.ready(params, now, cost).map(|ready| Denied { limits, ready })
+            });
         waits.reduce(Denied::longer).map_or(Ok(()), Err)
     }
 
@@ -124,33 +130,33 @@ impl<A: Algorithm> KeyState<A> {
     pub(super) fn ready(
         &self,
         limit: usize,
-        rule: &Rule,
+        params: &LimitParams,
         now: &LazyNow<'_>,
         cost: u32,
     ) -> Option<Tick> {
-        self.each.get(limit)?.ready(rule, now, cost)
+        self.each.get(limit)?.ready(params, now, cost)
     }
 
     /// Charges all limits, whether there is room or not.
-    pub(super) fn charge_anyway(&mut self, rules: &[Rule], now: &LazyNow<'_>, cost: u32) {
-        self.make_place(rules.len());
-        for (state, rule) in self.each.iter_mut().zip(rules) {
-            state.charge(rule, now, cost);
+    pub(super) fn charge_anyway(&mut self, params: &[LimitParams], now: &LazyNow<'_>, cost: u32) {
+        self.make_place(params.len());
+        for (state, params) in self.each.iter_mut().zip(params) {
+            state.charge(params, now, cost);
         }
     }
 
     /// Charges what another state of the same key has in use, as if it were all charged just now.
-    pub(super) fn absorb(&mut self, other: &Self, rules: &[Rule], now: &LazyNow<'_>) {
-        self.make_place(rules.len());
-        for ((state, other), rule) in self.each.iter_mut().zip(&*other.each).zip(rules) {
-            let used = other.used(rule, now);
+    pub(super) fn absorb(&mut self, other: &Self, params: &[LimitParams], now: &LazyNow<'_>) {
+        self.make_place(params.len());
+        for ((state, other), params) in self.each.iter_mut().zip(&*other.each).zip(params) {
+            let used = other.used(params, now);
             if used > 0 {
-                state.charge(rule, now, used);
+                state.charge(params, now, used);
             }
         }
     }
 
-    pub(super) fn adapt(&mut self, old: &[Rule], new: &[Rule], now: &LazyNow<'_>) {
+    pub(super) fn adapt(&mut self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
         for ((state, old), new) in self.each.iter_mut().zip(old).zip(new) {
             state.adapt(old, new, now);
         }
@@ -163,23 +169,30 @@ impl<A: Algorithm> KeyState<A> {
     }
 
     #[inline]
-    pub(super) fn remaining(&self, rules: &[Rule], now: &LazyNow<'_>) -> PerLimit<Remaining> {
+    pub(super) fn remaining(
+        &self,
+        params: &[LimitParams],
+        now: &LazyNow<'_>,
+    ) -> PerLimit<Remaining> {
         let states = self.each.iter().map(Some).chain(std::iter::repeat(None));
-        let all = |rule: &Rule| Remaining { units: rule.quota, more_at: None };
-        let remaining = |(rule, state): (&Rule, Option<&A>)| {
-            state.map_or_else(|| all(rule), |state| state.remaining(rule, now))
+        let all = |params: &LimitParams| Remaining { units: params.quota, more_at: None };
+        let remaining = |(params, state): (&LimitParams, Option<&A>)| {
+            state.map_or_else(|| all(params), |state| state.remaining(params, now))
         };
-        rules.iter().zip(states).map(remaining).collect()
+        params.iter().zip(states).map(remaining).collect()
     }
 
     /// From when on this is as good as nothing, by these rules.
     #[inline]
-    pub(super) fn idle_from(&self, rules: &[Rule]) -> Option<Tick> {
-        match (&self.each, rules) {
-            (PerLimit::One(state), [rule]) => state.idle_from(rule),
-            _ => {
-                self.each.iter().zip(rules).filter_map(|(state, rule)| state.idle_from(rule)).max()
-            }
+    pub(super) fn idle_from(&self, params: &[LimitParams]) -> Option<Tick> {
+        match (&self.each, params) {
+            (PerLimit::One(state), [params]) => state.idle_from(params),
+            _ => self
+                .each
+                .iter()
+                .zip(params)
+                .filter_map(|(state, params)| state.idle_from(params))
+                .max(),
         }
     }
 
@@ -211,8 +224,8 @@ impl Denied {
 
 /// The deadline after a charge, which moves when all is idle.
 #[inline(always)]
-pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, rules: &[Rule]) {
-    if let Some(idle) = entry.value.idle_from(rules).map(Deadline::from)
+pub(super) fn move_deadline<A: Algorithm>(entry: &mut Entry<KeyState<A>>, params: &[LimitParams]) {
+    if let Some(idle) = entry.value.idle_from(params).map(Deadline::from)
         && idle.is_later_than(entry.deadline())
     {
         // Only ever later, as the store demands: a key of which charges were taken back leaves a little late.

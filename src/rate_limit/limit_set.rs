@@ -10,66 +10,67 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use super::{Limit, Window, algorithm::Rule, per_limit::PerLimit};
+use super::{Limit, Window, algorithm::LimitParams, per_limit::PerLimit};
 
-pub(super) struct Plan {
+pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
     /// The limits as the window counts them.
-    pub(super) rules: PerLimit<Rule>,
+    pub(super) params: PerLimit<LimitParams>,
     /// What costs more never passes. 0 where there are no limits.
     pub(super) least_quota: u32,
 }
 
-pub(super) struct OwnPlan {
-    first: Plan,
+pub(super) struct CurrentLimits {
+    first: LimitSet,
     /// What took its place. A lock that a limiter whose limits never change has not, as each check would take it.
-    changed: OnceLock<RwLock<Arc<Plan>>>,
+    changed: OnceLock<RwLock<Arc<LimitSet>>>,
     /// How often they changed.
     version: AtomicU64,
     changes: Notify,
 }
 
-impl Plan {
+impl LimitSet {
     pub(super) fn new(limits: Arc<[Limit]>, window: Window) -> Self {
-        let rules = rules_of(&limits, window);
-        Self { rules, least_quota: least_quota(&limits), limits }
+        let params = params_of(&limits, window);
+        Self { params, least_quota: least_quota(&limits), limits }
     }
 }
 
-impl OwnPlan {
-    pub(super) fn new(first: Plan) -> Self {
+impl CurrentLimits {
+    pub(super) fn new(first: LimitSet) -> Self {
         let version = AtomicU64::new(0);
         Self { first, changed: OnceLock::new(), version, changes: Notify::new() }
     }
 
     /// The first plan, if it still holds.
     #[inline]
-    pub(super) fn unchanged(&self) -> Option<&Plan> {
+    pub(super) fn unchanged(&self) -> Option<&LimitSet> {
         if self.changed.get().is_some() { None } else { Some(&self.first) }
     }
 
     /// The plan that took the place of the first one.
-    pub(super) fn changed(&self) -> Option<Arc<Plan>> {
+    pub(super) fn changed(&self) -> Option<Arc<LimitSet>> {
         let changed = self.changed.get()?;
         Some(changed.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     pub(super) fn limits(&self) -> Arc<[Limit]> {
-        self.changed().map_or_else(|| self.first.limits.clone(), |plan| plan.limits.clone())
+        self.changed()
+            .map_or_else(|| self.first.limits.clone(), |limit_set| limit_set.limits.clone())
     }
 
-    /// Puts `plan` in the place of the present one; returns the rules of that.
-    pub(super) fn replace(&self, plan: Arc<Plan>) -> PerLimit<Rule> {
+    /// Puts `limit_set` in the place of the present one; returns the rules of that.
+    pub(super) fn replace(&self, limit_set: Arc<LimitSet>) -> PerLimit<LimitParams> {
         let mut old = None;
         let changed = self.changed.get_or_init(|| {
-            old = Some(self.first.rules.clone());
-            RwLock::new(plan.clone())
+            old = Some(self.first.params.clone());
+            RwLock::new(limit_set.clone())
         });
         old.unwrap_or_else(|| {
             let mut present = changed.write().unwrap_or_else(PoisonError::into_inner);
-            let old = mem::replace(&mut *present, plan);
+            let old = mem::replace(&mut *present, limit_set);
             drop(present);
-            old.rules.clone()
+            old.params.clone()
         })
     }
 
@@ -91,8 +92,8 @@ impl OwnPlan {
     }
 }
 
-pub(super) fn rules_of(limits: &[Limit], window: Window) -> PerLimit<Rule> {
-    limits.iter().map(|limit| Rule::new(limit, window)).collect()
+pub(super) fn params_of(limits: &[Limit], window: Window) -> PerLimit<LimitParams> {
+    limits.iter().map(|limit| LimitParams::new(limit, window)).collect()
 }
 
 /// 0 where there are no limits: then nothing is counted.

@@ -14,27 +14,27 @@ use std::{
 use equivalent::Equivalent;
 
 #[cfg(feature = "dashboard")]
-use super::top_denied::Hot;
+use super::top_denied::TopDenied;
 use super::{
     Limit, Limited, Permit, Window,
-    algorithm::{Algorithm, Rule},
+    algorithm::{Algorithm, LimitParams},
     check_args::Check,
     denial_log::DenialLog,
-    idle_evictor::Room,
+    idle_evictor::IdleEvictor,
     key_state::{Admitted, Denied, Exceeded, KeyState, move_deadline},
-    limit_set::{OwnPlan, Plan, least_quota, rules_of},
+    limit_set::{CurrentLimits, LimitSet, least_quota, params_of},
     limited::Several,
     per_limit::PerLimit,
     settle::Registration,
     stats::CheckCounts,
-    untracked_keys::Strangers,
+    untracked_keys::UntrackedKeys,
     waiting::{WaitSettings, Waiting},
 };
 use crate::engine::{
     clock::{Now, Tick},
     coop,
     state::SharedState,
-    store::{Cause, Entry, Location, Vacant},
+    store::{Cause, Entry, Location, VacantEntry},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     to_key::ToKey,
 };
@@ -42,9 +42,9 @@ use crate::engine::{
 pub(crate) struct Limiter<K, A, S> {
     pub(super) shared: Arc<SharedState<K, KeyState<A>, S>>,
     pub(super) window: Window,
-    pub(super) plan: OwnPlan,
-    pub(super) strangers: Strangers<A>,
-    room: Room,
+    pub(super) limit_set: CurrentLimits,
+    pub(super) untracked: UntrackedKeys<A>,
+    idle_evictor: IdleEvictor,
     pub(super) waiting: Waiting<K, S>,
     /// Beside the store's shards, one each; written under the shard's lock.
     pub(super) counts: Box<[CheckCounts]>,
@@ -55,12 +55,12 @@ pub(crate) struct Limiter<K, A, S> {
     /// Who was denied, and let pass by a layer.
     pub(super) shadowed: AtomicU64,
     /// Who waited and did not pass, by no check.
-    pub(super) turned_away: CheckCounts,
+    pub(super) denied_waiters: CheckCounts,
     /// Begins at 1: 0 is the id of what keys beyond the bound share.
     next_state: AtomicU64,
     denial_log: DenialLog,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: Hot<K>,
+    pub(super) top_denied: TopDenied<K>,
     registration: Registration,
 }
 
@@ -77,14 +77,14 @@ where
         max_keys: usize,
         wait: WaitSettings,
         hasher: S,
-        #[cfg(feature = "dashboard")] hot: Hot<K>,
+        #[cfg(feature = "dashboard")] top_denied: TopDenied<K>,
     ) -> Arc<Self> {
         // The registry holds it weakly: who drops the last handle ends it, whatever permits are still about.
         Arc::new_cyclic(|limiter: &Weak<Self>| Self {
             window,
-            strangers: Strangers::new(limits.len(), max_keys),
-            room: Room::default(),
-            plan: OwnPlan::new(Plan::new(limits.into(), window)),
+            untracked: UntrackedKeys::new(limits.len(), max_keys),
+            idle_evictor: IdleEvictor::default(),
+            limit_set: CurrentLimits::new(LimitSet::new(limits.into(), window)),
             waiting: Waiting::new(hasher),
             counts: (0..shared.store.shard_count()).map(|_| CheckCounts::default()).collect(),
             shared,
@@ -92,11 +92,11 @@ where
             refunds: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             shadowed: AtomicU64::new(0),
-            turned_away: CheckCounts::default(),
+            denied_waiters: CheckCounts::default(),
             next_state: AtomicU64::new(1),
             denial_log: DenialLog::default(),
             #[cfg(feature = "dashboard")]
-            hot,
+            top_denied,
             registration: Registration::new(limiter.clone()),
         })
     }
@@ -113,17 +113,17 @@ where
         Q: ToKey<K> + ?Sized,
     {
         ready!(coop::poll_proceed(cx));
-        let Some(plan) = self.plan.unchanged() else {
+        let Some(limit_set) = self.limit_set.unchanged() else {
             return Poll::Ready(self.decide(key, None, cost));
         };
         // Hashed once: the place also says whose counts these are.
         let place = self.shared.store.place(key);
-        if cost == 0 || cost > plan.least_quota {
-            return Poll::Ready(self.decide_by_cost(place, &plan.limits, cost));
+        if cost == 0 || cost > limit_set.least_quota {
+            return Poll::Ready(self.decide_by_cost(place, &limit_set.limits, cost));
         }
         let now = self.shared.clock.lazy_now();
-        let check = Check { place, rules: &plan.rules, cost, now, waits: false };
-        Poll::Ready(self.check_by(check, key, &plan.limits, &mut |_, _| {}))
+        let check = Check { place, params: &limit_set.params, cost, now, waits: false };
+        Poll::Ready(self.check_by(check, key, &limit_set.limits, &mut |_, _| {}))
     }
 
     /// Charges `cost` to `key`, by the limiter's own limits where no others are given, or tells when to come
@@ -147,18 +147,18 @@ where
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         // Permits of the state go with it: one that is refunded later finds another id.
         let forgot = store.remove(key, clock, Cause::Removed).is_some();
-        self.strangers.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
+        self.untracked.take(store.place(key).hash(), &clock.lazy_now()).is_some() || forgot
     }
 
     /// To the dashboard and, now and then, to the log. Under no lock: a subscriber may take its time, and stats look at
     /// all shards.
     #[inline]
-    pub(super) fn tell_of_denial<Q>(&self, place: Location, key: &Q, now: Tick, limit: &Limit)
+    pub(super) fn report_denial<Q>(&self, place: Location, key: &Q, now: Tick, limit: &Limit)
     where
         Q: ToKey<K> + ?Sized,
     {
         #[cfg(feature = "dashboard")]
-        self.hot.note(place.hash(), now, || key.to_key());
+        self.top_denied.note(place.hash(), now, || key.to_key());
         #[cfg(not(feature = "dashboard"))]
         let _ = (place, key);
         if self.denial_log.is_due(now) {
@@ -179,33 +179,34 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let place = self.shared.store.place(key);
-        let decided = self.with_plan(limits, |limits, rules| {
+        let decided = self.with_limits(limits, |limits, params| {
             if cost == 0 || cost > least_quota(limits) {
                 return self.decide_by_cost(place, limits, cost);
             }
-            let check = Check { place, rules, cost, now: self.shared.clock.lazy_now(), waits };
+            let check = Check { place, params, cost, now: self.shared.clock.lazy_now(), waits };
             self.check_by(check, key, limits, inspect)
         });
         decided.map(|permit| Permit {
-            plan: limits.map(|limits| Box::new(rules_of(limits, self.window))),
+            limit_set: limits.map(|limits| Box::new(params_of(limits, self.window))),
             ..permit
         })
     }
 
     /// With these limits or, where there are none, with the limiter's own.
-    pub(super) fn with_plan<R>(
+    pub(super) fn with_limits<R>(
         &self,
         limits: Option<&[Limit]>,
-        what: impl FnOnce(&[Limit], &[Rule]) -> R,
+        what: impl FnOnce(&[Limit], &[LimitParams]) -> R,
     ) -> R {
         if let Some(limits) = limits {
-            return what(limits, &rules_of(limits, self.window));
+            return what(limits, &params_of(limits, self.window));
         }
-        match self.plan.unchanged() {
-            Some(plan) => what(&plan.limits, &plan.rules),
+        match self.limit_set.unchanged() {
+            Some(limit_set) => what(&limit_set.limits, &limit_set.params),
             None => {
-                let plan = self.plan.changed().expect("it is the first one, or has changed");
-                what(&plan.limits, &plan.rules)
+                let limit_set =
+                    self.limit_set.changed().expect("it is the first one, or has changed");
+                what(&limit_set.limits, &limit_set.params)
             }
         }
     }
@@ -235,14 +236,14 @@ where
                 // None for 0, which is what keys beyond the bound share.
                 state: NonZeroU64::new(state),
                 charges: admitted.charges,
-                plan: None,
+                limit_set: None,
                 remaining: admitted.remaining as u32,
                 cost: check.cost,
             }),
             Err(denied) => {
                 if !check.waits {
                     let limit = &limits[denied.longest()];
-                    self.tell_of_denial(check.place, key, check.now.at_least(), limit);
+                    self.report_denial(check.place, key, check.now.at_least(), limit);
                 }
                 Err(self.limited_from(denied, limits, check.cost))
             }
@@ -257,8 +258,8 @@ where
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
-        let charged = entry.value.charge(check.rules, &check.now, check.cost);
-        move_deadline(entry, check.rules);
+        let charged = entry.value.charge(check.params, &check.now, check.cost);
+        move_deadline(entry, check.params);
         // Still under the lock: it adds by a load and a store, which an atomic addition would be slower than.
         let denied = charged.as_ref().err().map(Denied::longest);
         check.count(denied, &self.counts[check.place.shard()]);
@@ -271,7 +272,7 @@ where
     #[inline(never)]
     fn charge_new<'a, Q>(
         &'a self,
-        mut vacant: Vacant<'a, K, KeyState<A>>,
+        mut vacant: VacantEntry<'a, K, KeyState<A>>,
         key: &Q,
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
@@ -280,12 +281,12 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let store = &self.shared.store;
-        let Check { place, rules, cost, now, .. } = check;
+        let Check { place, params, cost, now, .. } = check;
         if store.is_full() {
             // It holds the shard's lock, and to make room takes several, one after the other.
             drop(vacant);
-            if !self.room.make(&self.shared, *place, now) {
-                return self.strangers.charge(check, inspect);
+            if !self.idle_evictor.make(&self.shared, *place, now) {
+                return self.untracked.charge(check, inspect);
             }
             // Unlocked meanwhile: another call may have put the key.
             let charge = |entry: &mut Entry<_>| self.charge(entry, check, inspect);
@@ -294,15 +295,15 @@ where
                 Err(vacant) => vacant,
             };
         }
-        if self.strangers.are_crowded(now) {
+        if self.untracked.are_crowded(now) {
             drop(vacant);
-            return self.strangers.charge(check, inspect);
+            return self.untracked.charge(check, inspect);
         }
         let counts = &self.counts[place.shard()];
-        let known = self.strangers.get(place.hash(), now);
-        let mut state = known.unwrap_or_else(|| KeyState::new(0, rules.len()));
+        let known = self.untracked.get(place.hash(), now);
+        let mut state = known.unwrap_or_else(|| KeyState::new(0, params.len()));
         // Charged before it is put: no other call finds an entry of which nothing is in use, and no sweep takes it.
-        let admitted = match state.charge(rules, now, *cost) {
+        let admitted = match state.charge(params, now, *cost) {
             Ok(admitted) => admitted,
             Err(denied) => {
                 check.count(Some(denied.longest()), counts);
@@ -314,21 +315,21 @@ where
         };
         let fresh = || {
             // Under the shard's lock, as for who asks about the key it is either in here or there.
-            self.strangers.take(place.hash(), now);
+            self.untracked.take(place.hash(), now);
             // Atomic, as other shards make states at the same time.
             state.id = self.next_state.fetch_add(1, Relaxed);
             check.count(None, counts);
             inspect(&state, check);
             let id = state.id;
             let mut entry = Entry::new(state, now.at_least().into());
-            move_deadline(&mut entry, rules);
+            move_deadline(&mut entry, params);
             (entry, (id, admitted))
         };
         let charged = store.put_fresh(vacant, || key.to_key(), fresh);
         // Its sweeper may rest.
         self.shared.publisher.flush();
         // Full again, where others were faster.
-        charged.map_or_else(|| self.strangers.charge(check, inspect), Ok)
+        charged.map_or_else(|| self.untracked.charge(check, inspect), Ok)
     }
 
     /// What costs nothing, or more than a quota.
@@ -349,7 +350,7 @@ where
                 hash: place.hash(),
                 state: None,
                 charges: PerLimit::Many([].into()),
-                plan: None,
+                limit_set: None,
                 remaining: u32::MAX,
                 cost,
             }),
@@ -367,7 +368,7 @@ where
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn limits(&self) -> Arc<[Limit]> {
-        self.plan.limits()
+        self.limit_set.limits()
     }
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use super::algorithm::{Algorithm, Charge, Releases, Rule};
+use super::algorithm::{Algorithm, Charge, LimitParams, Releases};
 use crate::engine::clock::{Now, Tick};
 
 /// The times of the calls that passed. A call counts for `per` from its time on, so the window is
@@ -57,10 +57,10 @@ impl Log {
     }
 
     #[inline]
-    fn forget(&mut self, rule: &Rule, now: &impl Now) {
+    fn forget(&mut self, params: &LimitParams, now: &impl Now) {
         let is_sum = self.used < u32::MAX;
         while let Some(first) = self.present().first()
-            && now.has_reached(first.at().later(rule.per))
+            && now.has_reached(first.at().later(params.per))
         {
             self.used = self.used.wrapping_sub(first.cost);
             self.start = self.start.saturating_add(1);
@@ -77,13 +77,13 @@ impl Log {
         // stays, at once: a burst must not take its memory for ever.
         let has_no_room = len == self.calls.capacity() && 2 * gone >= len;
         if has_no_room || gone > SMALL && gone / 4 > len - gone {
-            self.let_go();
+            self.compact();
         }
         self.calls.push(calls);
     }
 
     #[cold]
-    fn let_go(&mut self) {
+    fn compact(&mut self) {
         let stay = self.present().len();
         let enough = SMALL.max(2 * stay);
         if self.calls.capacity() / 4 > enough {
@@ -113,21 +113,21 @@ impl Log {
     }
 
     #[inline]
-    fn releases(&self, rule: &Rule) -> impl Iterator<Item = (Tick, u32)> {
-        self.present().iter().map(|calls| (calls.at().later(rule.per), calls.cost))
+    fn releases(&self, params: &LimitParams) -> impl Iterator<Item = (Tick, u32)> {
+        self.present().iter().map(|calls| (calls.at().later(params.per), calls.cost))
     }
 }
 
 impl Algorithm for Log {
     #[inline]
-    fn ready(&self, rule: &Rule, now: &impl Now, cost: u32) -> Option<Tick> {
-        self.releases(rule).ready(self.total(), rule, now, cost)
+    fn ready(&self, params: &LimitParams, now: &impl Now, cost: u32) -> Option<Tick> {
+        self.releases(params).ready(self.total(), params, now, cost)
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Rule, now: &impl Now, cost: u32) -> (Charge, u32) {
+    fn charge(&mut self, params: &LimitParams, now: &impl Now, cost: u32) -> (Charge, u32) {
         let mut at = now.tick();
-        self.forget(rule, now);
+        self.forget(params, now);
         self.used = self.used.saturating_add(cost);
         let gone = self.gone();
         match self.calls[gone..].last_mut() {
@@ -139,7 +139,7 @@ impl Algorithm for Log {
             }
             _ => self.push(Calls { at, cost }),
         }
-        (Charge { mark: at, amount: u64::from(cost) }, rule.quota.saturating_sub(self.used))
+        (Charge { mark: at, amount: u64::from(cost) }, params.quota.saturating_sub(self.used))
     }
 
     fn refund(&mut self, charge: Charge, _: &impl Now) {
@@ -160,12 +160,12 @@ impl Algorithm for Log {
         }
     }
 
-    fn used(&self, rule: &Rule, now: &impl Now) -> u32 {
-        self.releases(rule).used(self.total(), now)
+    fn used(&self, params: &LimitParams, now: &impl Now) -> u32 {
+        self.releases(params).used(self.total(), now)
     }
 
     #[inline]
-    fn idle_from(&self, rule: &Rule) -> Option<Tick> {
-        self.present().last().map(|last| last.at().later(rule.per))
+    fn idle_from(&self, params: &LimitParams) -> Option<Tick> {
+        self.present().last().map(|last| last.at().later(params.per))
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use super::{algorithm::Algorithm, limiter::Limiter};
 #[cfg(feature = "dashboard")]
 use crate::engine::metrics::DeniedKey;
-use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 7] = [
     counter("fleeting_limiter_allowed_total", "Checks that passed."),
@@ -37,7 +37,7 @@ where
     A: Algorithm,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let stats = self.stats();
         figures.count(stats.admitted);
         figures.count(stats.denied);
@@ -50,6 +50,6 @@ where
 
     #[cfg(feature = "dashboard")]
     fn denied_keys(&self) -> Vec<DeniedKey> {
-        self.hot.read(self.shared.clock.now())
+        self.top_denied.read(self.shared.clock.now())
     }
 }

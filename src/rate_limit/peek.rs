@@ -8,7 +8,7 @@ use equivalent::Equivalent;
 use super::{ByWindow, RateLimiter, dispatch};
 use super::{
     Limit, Limited, Standing, State,
-    algorithm::{Algorithm, Remaining, Rule},
+    algorithm::{Algorithm, LimitParams, Remaining},
     key_state::{Denied, Exceeded, KeyState},
     limiter::Limiter,
 };
@@ -39,10 +39,10 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.with_plan(limits, |limits, rules| {
+        self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
-            let (denied, remaining) = self.inspect(key, rules, &now, |state| {
-                (state.room(rules, &now, 1).err(), state.remaining(rules, &now))
+            let (denied, remaining) = self.inspect(key, params, &now, |state| {
+                (state.idle_evictor(params, &now, 1).err(), state.remaining(params, &now))
             });
             let standing = |(remaining, limit): (&Remaining, &Limit)| Standing {
                 limit: limit.clone(),
@@ -69,15 +69,16 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.with_plan(limits, |limits, rules| {
+        self.with_limits(limits, |limits, params| {
             let now = self.shared.clock.lazy_now();
-            let soonest = self.inspect(key, rules, &now, |state| {
+            let soonest = self.inspect(key, params, &now, |state| {
                 let last = ahead().saturating_add(cost.into()).saturating_sub(1);
-                let each = rules.iter().enumerate().map(|(limit, rule)| {
-                    let quota = u64::from(rule.quota);
+                let each = params.iter().enumerate().map(|(limit, params)| {
+                    let quota = u64::from(params.quota);
                     let first = (last % quota) as u32 + 1;
-                    let ready = state.ready(limit, rule, &now, first).unwrap_or_else(|| now.tick());
-                    let ready = ready.later((last / quota).saturating_mul(rule.per));
+                    let ready =
+                        state.ready(limit, params, &now, first).unwrap_or_else(|| now.tick());
+                    let ready = ready.later((last / quota).saturating_mul(params.per));
                     Denied { limits: Exceeded::one(limit), ready }
                 });
                 each.reduce(Denied::longer)
@@ -91,7 +92,7 @@ where
     pub(super) fn inspect<Q, R>(
         &self,
         key: &Q,
-        rules: &[Rule],
+        params: &[LimitParams],
         now: &LazyNow<'_>,
         inspect: impl FnOnce(&KeyState<A>) -> R,
     ) -> R
@@ -102,7 +103,7 @@ where
         let place = store.place(key);
         store.inspect(place, key, |entry| match entry {
             Some(entry) => inspect(&entry.value),
-            None => self.strangers.inspect(place.hash(), store.is_full(), (rules, now), inspect),
+            None => self.untracked.inspect(place.hash(), store.is_full(), (params, now), inspect),
         })
     }
 }

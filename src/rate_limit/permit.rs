@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::{
-    algorithm::{Charge, Rule},
+    algorithm::{Charge, LimitParams},
     per_limit::PerLimit,
 };
 
@@ -19,7 +19,7 @@ pub struct Permit {
     /// None where the call cost nothing.
     pub(super) charges: PerLimit<Charge>,
     /// Other limits than the limiter's own.
-    pub(super) plan: Option<Box<PerLimit<Rule>>>,
+    pub(super) limit_set: Option<Box<PerLimit<LimitParams>>>,
     pub(super) remaining: u32,
     pub(super) cost: u32,
 }

@@ -100,9 +100,9 @@ where
 
     /// What is left of each limit.
     pub(super) fn remaining(&self, key: &K, limits: Option<&[Limit]>) -> PerLimit<Remaining> {
-        self.with_plan(limits, |_, rules| {
+        self.with_limits(limits, |_, params| {
             let now = self.shared.clock.lazy_now();
-            self.inspect(key, rules, &now, |state| state.remaining(rules, &now))
+            self.inspect(key, params, &now, |state| state.remaining(params, &now))
         })
     }
 
@@ -126,7 +126,7 @@ where
 
 impl<K, A, S> Limiter<K, A, S> {
     pub(super) fn changed_limits(&self) -> Option<Arc<[Limit]>> {
-        self.plan.changed().map(|plan| plan.limits.clone())
+        self.limit_set.changed().map(|limit_set| limit_set.limits.clone())
     }
 
     pub(super) fn lazy_now(&self) -> LazyNow<'_> {
@@ -142,5 +142,5 @@ impl<K, A, S> Limiter<K, A, S> {
 fn observer<A: Algorithm>(
     remaining: &mut Option<PerLimit<Remaining>>,
 ) -> impl FnMut(&KeyState<A>, &Check<'_>) {
-    |state, check| *remaining = Some(state.remaining(check.rules, &check.now))
+    |state, check| *remaining = Some(state.remaining(check.params, &check.now))
 }

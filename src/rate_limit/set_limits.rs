@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     Limit,
-    algorithm::{Algorithm, Rule},
+    algorithm::{Algorithm, LimitParams},
     key_state::{KeyState, move_deadline},
-    limit_set::Plan,
+    limit_set::LimitSet,
     limiter::Limiter,
 };
 use crate::engine::store::{Entry, Location};
@@ -21,27 +21,29 @@ where
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
     pub(super) fn set_limits(&self, limits: Vec<Limit>) {
-        let plan = Arc::new(Plan::new(limits.into(), self.window));
-        let old = self.plan.replace(plan.clone());
-        let differs = |(old, new): (&Rule, &Rule)| old.per != new.per || old.step != new.step;
+        let limit_set = Arc::new(LimitSet::new(limits.into(), self.window));
+        let old = self.limit_set.replace(limit_set.clone());
+        let differs =
+            |(old, new): (&LimitParams, &LimitParams)| old.per != new.per || old.step != new.step;
         // Else all that is in use is counted as before, and as long.
-        if old.iter().zip(&*plan.rules).any(differs) {
-            (0..self.shared.store.shard_count()).for_each(|shard| self.adapt(shard, &old, &plan));
-            self.strangers.adapt(&old, &plan.rules, &self.shared.clock.lazy_now());
+        if old.iter().zip(&*limit_set.params).any(differs) {
+            (0..self.shared.store.shard_count())
+                .for_each(|shard| self.adapt(shard, &old, &limit_set));
+            self.untracked.adapt(&old, &limit_set.params, &self.shared.clock.lazy_now());
         }
         // Only now: who is woken finds what it was charged as the new limits count it.
-        self.plan.tell();
+        self.limit_set.tell();
     }
 
     /// Counts what the keys of one shard have in use by other rules, and keeps it as long as those say.
-    fn adapt(&self, shard: usize, old: &[Rule], plan: &Plan) {
+    fn adapt(&self, shard: usize, old: &[LimitParams], limit_set: &LimitSet) {
         let (store, clock) = (&self.shared.store, &self.shared.clock);
         for (key, _, _) in store.snapshot(shard, clock) {
             let place: Location = store.place(&key);
             let adapt = |entry: &mut Entry<KeyState<A>>| {
                 let now = clock.lazy_now();
-                entry.value.adapt(old, &plan.rules, &now);
-                move_deadline(entry, &plan.rules);
+                entry.value.adapt(old, &limit_set.params, &now);
+                move_deadline(entry, &limit_set.params);
             };
             let _ = store.change_any(place, &key, adapt);
         }

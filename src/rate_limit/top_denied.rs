@@ -32,7 +32,7 @@ const MINUTE: u64 = 60_000_000_000;
 /// What a key is called, where it may be.
 pub(crate) type ShowKey<K> = Arc<dyn Fn(&K) -> String + Send + Sync>;
 
-pub(crate) struct Hot<K> {
+pub(crate) struct TopDenied<K> {
     parts: [Mutex<Part>; PARTS],
     show: Option<ShowKey<K>>,
 }
@@ -54,7 +54,7 @@ struct Counter {
     text: Option<String>,
 }
 
-impl<K> Hot<K> {
+impl<K> TopDenied<K> {
     pub(crate) fn new(show: Option<ShowKey<K>>) -> Self {
         Self { parts: array::from_fn(|_| Mutex::default()), show }
     }
@@ -155,19 +155,19 @@ mod tests {
         Tick::from_nanoseconds(minute * MINUTE + 1)
     }
 
-    fn counts(hot: &Hot<u64>, minute: u64) -> Vec<u64> {
-        hot.read(at(minute)).iter().map(|key| key.denials).collect()
+    fn counts(top_denied: &TopDenied<u64>, minute: u64) -> Vec<u64> {
+        top_denied.read(at(minute)).iter().map(|key| key.denials).collect()
     }
 
     #[test]
     fn the_hottest_of_a_flood_are_found_and_none_is_told_too_often() {
-        let hot = Hot::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
+        let top_denied = TopDenied::<u64>::new(Some(Arc::new(|key| format!("key {key}"))));
         // Of hashes that are spread, as those of keys are: one in a hundred is one of four.
         for n in 0..100_000_u64 {
             let key = if n % 25 == 0 { n / 25 % 4 } else { 1_000 + n };
-            hot.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
+            top_denied.note(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), at(7), || key);
         }
-        let told = hot.read(at(7));
+        let told = top_denied.read(at(7));
         let names: std::collections::BTreeSet<_> = told[..4]
             .iter()
             .map(|key| &key.name)
@@ -183,23 +183,23 @@ mod tests {
 
     #[test]
     fn what_was_two_minutes_ago_is_forgotten() {
-        let hot = Hot::<u64>::new(None);
-        hot.note(1, at(7), NOBODY);
-        hot.note(1, at(8), NOBODY);
-        hot.note(1, at(7), NOBODY);
-        assert_eq!(counts(&hot, 8), [3]);
-        assert_eq!(counts(&hot, 9), [2]);
-        assert_eq!(counts(&hot, 10), [0; 0]);
+        let top_denied = TopDenied::<u64>::new(None);
+        top_denied.note(1, at(7), NOBODY);
+        top_denied.note(1, at(8), NOBODY);
+        top_denied.note(1, at(7), NOBODY);
+        assert_eq!(counts(&top_denied, 8), [3]);
+        assert_eq!(counts(&top_denied, 9), [2]);
+        assert_eq!(counts(&top_denied, 10), [0; 0]);
     }
 
     #[test]
     fn a_panic_of_who_names_a_key_leaves_its_hash() {
-        let hot = Hot::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
-        hot.note(1, at(0), || 1);
-        hot.note(1, at(0), || 1);
-        let told = hot.read(at(0));
+        let top_denied = TopDenied::<u64>::new(Some(Arc::new(|_| panic!("no name"))));
+        top_denied.note(1, at(0), || 1);
+        top_denied.note(1, at(0), || 1);
+        let told = top_denied.read(at(0));
         assert!(matches!(told[..], [DeniedKey { name: KeyName::Hash(_), denials: 2 }]), "{told:?}");
-        let other = Hot::<u64>::new(None);
+        let other = TopDenied::<u64>::new(None);
         other.note(1, at(0), NOBODY);
         assert_eq!(other.read(at(0))[0].name, told[0].name, "a key has one hash in a process");
     }

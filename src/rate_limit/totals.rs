@@ -54,7 +54,7 @@ where
     pub(super) fn stats(&self) -> LimiterStats {
         let mut stats = LimiterStats {
             keys: self.shared.store.len(),
-            overflowed: self.strangers.counts.checks(),
+            overflowed: self.untracked.counts.checks(),
             refunded: self.refunds.load(Relaxed),
             // Before the checks, of which it is a part.
             waited: self.waited.load(Acquire),
@@ -74,7 +74,7 @@ where
     }
 
     /// Counts one who waited, or would have to, and does not pass.
-    pub(super) fn turn_away<Q>(
+    pub(super) fn count_denied_waiter<Q>(
         &self,
         key: &Q,
         limits: Option<&[Limit]>,
@@ -84,14 +84,14 @@ where
         Q: ToKey<K> + ?Sized,
     {
         let is_it = |limit: &Limit| limit == limited.limit();
-        let place = self.with_plan(limits, |limits, _| limits.iter().position(is_it));
-        self.turned_away.count_denial(place.unwrap_or(0));
+        let place = self.with_limits(limits, |limits, _| limits.iter().position(is_it));
+        self.denied_waiters.count_denial(place.unwrap_or(0));
         let now = self.shared.clock.lazy_now().at_least();
-        self.tell_of_denial(self.shared.store.place(key), key, now, limited.limit());
+        self.report_denial(self.shared.store.place(key), key, now, limited.limit());
         limited
     }
 
     fn all_counts(&self) -> impl Iterator<Item = &CheckCounts> {
-        self.counts.iter().chain([&self.strangers.counts, &self.turned_away])
+        self.counts.iter().chain([&self.untracked.counts, &self.denied_waiters])
     }
 }

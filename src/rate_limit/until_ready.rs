@@ -57,7 +57,7 @@ where
         let end = max_wait.and_then(|wait| clock.instant_of(clock.now().after(wait)));
         let in_time =
             |limited: &Limited| limited.ready_at().filter(|at| end.is_none_or(|end| *at <= end));
-        let mut version = self.plan.version();
+        let mut version = self.limit_set.version();
         if self.needs_no_wait(limits, cost) {
             return self.decide_by(key, limits, cost, false, inspect);
         }
@@ -66,14 +66,16 @@ where
         if !self.waiting.has_line(key) {
             match self.decide_by(key, limits, cost, true, inspect) {
                 Err(limited) if in_time(&limited).is_some() => first_told = Some(limited),
-                told => return told.map_err(|limited| self.turn_away(key, limits, limited)),
+                told => {
+                    return told.map_err(|limited| self.count_denied_waiter(key, limits, limited));
+                }
             }
         }
         let waiter = self.waiting.join(key.to_key(), cost);
         if max_wait.is_some() && waiter.behind() > 0 {
             let limited = self.soonest(key, limits, cost, || waiter.ahead());
             if waiter.behind() >= self.wait.most || in_time(&limited).is_none() {
-                return Err(self.turn_away(key, limits, limited));
+                return Err(self.count_denied_waiter(key, limits, limited));
             }
         }
         loop {
@@ -88,7 +90,7 @@ where
                 Err(_) => {
                     // Never at the head, so nothing was asked yet.
                     let limited = self.soonest(key, limits, cost, || 0);
-                    return Err(self.turn_away(key, limits, limited));
+                    return Err(self.count_denied_waiter(key, limits, limited));
                 }
                 // Again after each sleep, as a check that did not wait may have come first.
                 Ok(()) => {
@@ -97,7 +99,7 @@ where
                         Ok(permit) => return Ok(permit),
                         Err(limited) => {
                             let Some(at) = in_time(&limited) else {
-                                return Err(self.turn_away(key, limits, limited));
+                                return Err(self.count_denied_waiter(key, limits, limited));
                             };
                             let at = self.wait.jittered(at, &mut self.shared.random());
                             waiter.asks_at(at);
@@ -106,9 +108,9 @@ where
                     }
                 }
             };
-            let mut change = pin!(self.plan.change());
+            let mut change = pin!(self.limit_set.change());
             change.as_mut().enable();
-            let present = self.plan.version();
+            let present = self.limit_set.version();
             if present != version {
                 version = present;
                 continue;
@@ -116,12 +118,12 @@ where
             let wake_at = end.map_or(wake_at, |end| wake_at.min(end));
             clock.timeout_at(clock.deadline_of(wake_at), waiter.told_or(change)).await;
             *has_waited = true;
-            version = self.plan.version();
+            version = self.limit_set.version();
         }
     }
 
     /// Whether a call passes at once whatever is in use, or never.
     fn needs_no_wait(&self, limits: Option<&[Limit]>, cost: u32) -> bool {
-        cost == 0 || cost > self.with_plan(limits, |limits, _| least_quota(limits))
+        cost == 0 || cost > self.with_limits(limits, |limits, _| least_quota(limits))
     }
 }

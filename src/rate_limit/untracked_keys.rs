@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    algorithm::{Algorithm, Charge, Rule},
+    algorithm::{Algorithm, Charge, LimitParams},
     check_args::Check,
     key_state::{Admitted, Denied, KeyState},
     stats::CheckCounts,
@@ -25,7 +25,7 @@ use crate::engine::{
 /// So many are known at least, also by a limiter of fewer keys.
 const LEAST_KNOWN: usize = 1_024;
 
-pub(super) struct Strangers<A> {
+pub(super) struct UntrackedKeys<A> {
     states: Mutex<States<A>>,
     /// Until which tick anything here is in use. Beside its lock, which each new key would have to take else, also
     /// where there never was a stranger.
@@ -50,7 +50,7 @@ struct Generation<A> {
     until: u64,
 }
 
-impl<A: Algorithm> Strangers<A> {
+impl<A: Algorithm> UntrackedKeys<A> {
     pub(super) fn new(limits: usize, max_keys: usize) -> Self {
         let states = States {
             shared: KeyState::new(0, limits),
@@ -73,38 +73,40 @@ impl<A: Algorithm> Strangers<A> {
         check: &Check<'_>,
         inspect: &mut impl FnMut(&KeyState<A>, &Check<'_>),
     ) -> Result<(u64, Admitted), Denied> {
-        let Check { rules, now, cost, place, .. } = check;
+        let Check { params, now, cost, place, .. } = check;
         self.with(now, |states| {
-            let own = states.known(place.hash()).and_then(|own| own.room(rules, now, *cost).err());
-            let charged = match (own, states.shared.room(rules, now, *cost).err()) {
-                (None, None) => states.shared.charge(rules, now, *cost),
+            let own = states
+                .known(place.hash())
+                .and_then(|own| own.idle_evictor(params, now, *cost).err());
+            let charged = match (own, states.shared.idle_evictor(params, now, *cost).err()) {
+                (None, None) => states.shared.charge(params, now, *cost),
                 (Some(denied), None) | (None, Some(denied)) => Err(denied),
                 (Some(own), Some(shared)) => Err(own.longer(shared)),
             };
             check.count(charged.as_ref().err().map(Denied::longest), &self.counts);
             inspect(&states.shared, check);
             let admitted = charged?;
-            self.extend(states.shared.idle_from(rules));
-            self.extend(states.charge_own(place.hash(), rules, now, *cost, true));
+            self.extend(states.shared.idle_from(params));
+            self.extend(states.charge_own(place.hash(), params, now, *cost, true));
             Ok((states.shared.id, admitted))
         })
     }
 
     /// Charges a key without an entry what it owes; `shares` where it was charged beyond the bound before.
-    pub(super) fn owe(
+    pub(super) fn add_debt(
         &self,
         hash: u64,
-        rules: &[Rule],
+        params: &[LimitParams],
         now: &LazyNow<'_>,
         cost: u32,
         shares: bool,
     ) {
         self.with(now, |states| {
             if shares {
-                states.shared.charge_anyway(rules, now, cost);
-                self.extend(states.shared.idle_from(rules));
+                states.shared.charge_anyway(params, now, cost);
+                self.extend(states.shared.idle_from(params));
             }
-            self.extend(states.charge_own(hash, rules, now, cost, shares));
+            self.extend(states.charge_own(hash, params, now, cost, shares));
         });
     }
 
@@ -114,7 +116,7 @@ impl<A: Algorithm> Strangers<A> {
     }
 
     /// Counts what is in use by other rules, and keeps it as long as those say.
-    pub(super) fn adapt(&self, old: &[Rule], new: &[Rule], now: &LazyNow<'_>) {
+    pub(super) fn adapt(&self, old: &[LimitParams], new: &[LimitParams], now: &LazyNow<'_>) {
         if !self.any(now) {
             return;
         }
@@ -161,18 +163,18 @@ impl<A: Algorithm> Strangers<A> {
         &self,
         hash: u64,
         is_full: bool,
-        (rules, now): (&[Rule], &LazyNow<'_>),
+        (params, now): (&[LimitParams], &LazyNow<'_>),
         inspect: impl FnOnce(&KeyState<A>) -> R,
     ) -> R {
         if !is_full && !self.any(now) {
-            return inspect(&KeyState::new(0, rules.len()));
+            return inspect(&KeyState::new(0, params.len()));
         }
         self.with(now, |states| {
             let shares = is_full || states.are_crowded(now);
             match states.known(hash) {
-                Some(own) if !shares || own.room(rules, now, 1).is_err() => inspect(own),
+                Some(own) if !shares || own.idle_evictor(params, now, 1).is_err() => inspect(own),
                 _ if shares => inspect(&states.shared),
-                _ => inspect(&KeyState::new(0, rules.len())),
+                _ => inspect(&KeyState::new(0, params.len())),
             }
         })
     }
@@ -198,9 +200,9 @@ impl<A: Algorithm> Strangers<A> {
 
     fn with<R>(&self, now: &LazyNow<'_>, what: impl FnOnce(&mut States<A>) -> R) -> R {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = now.has_reached(Tick::from_nanoseconds(states.old.until));
-        let young = if is_over { mem::take(&mut states.young) } else { Generation::default() };
-        let gone = if is_over { mem::replace(&mut states.old, young) } else { young };
+        let has_expired = now.has_reached(Tick::from_nanoseconds(states.old.until));
+        let young = if has_expired { mem::take(&mut states.young) } else { Generation::default() };
+        let gone = if has_expired { mem::replace(&mut states.old, young) } else { young };
         let result = what(&mut states);
         drop(states);
         // There may be many.
@@ -222,7 +224,7 @@ impl<A: Algorithm> States<A> {
     fn charge_own(
         &mut self,
         hash: u64,
-        rules: &[Rule],
+        params: &[LimitParams],
         now: &LazyNow<'_>,
         cost: u32,
         has_shared: bool,
@@ -234,16 +236,16 @@ impl<A: Algorithm> States<A> {
         let are_many = young.by_hash.len() + old.by_hash.len() >= self.most_known;
         if are_many && !young.by_hash.contains_key(&hash) {
             if !has_shared {
-                shared.charge_anyway(rules, now, cost);
+                shared.charge_anyway(params, now, cost);
             }
-            let until = shared.idle_from(rules);
+            let until = shared.idle_from(params);
             let ticks = until.map_or(0, Tick::nanoseconds);
             self.crowded_until = self.crowded_until.max(ticks);
             return until;
         }
-        let state = young.by_hash.entry(hash).or_insert_with(|| KeyState::new(0, rules.len()));
-        state.charge_anyway(rules, now, cost);
-        let until = state.idle_from(rules);
+        let state = young.by_hash.entry(hash).or_insert_with(|| KeyState::new(0, params.len()));
+        state.charge_anyway(params, now, cost);
+        let until = state.idle_from(params);
         young.until = young.until.max(until.map_or(0, Tick::nanoseconds));
         until
     }

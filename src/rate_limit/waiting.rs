@@ -49,18 +49,18 @@ pub(crate) struct WaitSettings {
 }
 
 /// Only keys for which somebody waits have a line.
-pub(crate) struct Waiting<K, S>(Mutex<Lines<K, S>>);
+pub(crate) struct Waiting<K, S>(Mutex<WaitQueues<K, S>>);
 
-struct Lines<K, S> {
-    by_key: HashMap<K, Line, S>,
+struct WaitQueues<K, S> {
+    by_key: HashMap<K, WaitQueue, S>,
     /// Of who comes next, whatever its key: who lost its seat may find that its line has ended, and another begun.
     next: u64,
 }
 
 #[derive(Default)]
-struct Line {
+struct WaitQueue {
     /// In the order of asking. At least one.
-    seats: BTreeMap<u64, Seat>,
+    slots: BTreeMap<u64, QueueSlot>,
     /// When the head asks for room. `None` where another has come to the head, and nobody has looked since.
     asks_at: Option<Instant>,
     /// Whether the head was silent then, and was woken once more.
@@ -70,7 +70,7 @@ struct Line {
     departed: Arc<AtomicU64>,
 }
 
-struct Seat {
+struct QueueSlot {
     told: Arc<Notify>,
     /// What it waits for, until it departs.
     cost: u32,
@@ -110,7 +110,7 @@ impl Default for WaitSettings {
 
 impl<K, S> Waiting<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
-        Self(Mutex::new(Lines { by_key: HashMap::with_hasher(hasher), next: 0 }))
+        Self(Mutex::new(WaitQueues { by_key: HashMap::with_hasher(hasher), next: 0 }))
     }
 
     #[cfg(test)]
@@ -118,7 +118,7 @@ impl<K, S> Waiting<K, S> {
         self.lock().by_key.is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lines<K, S>> {
+    fn lock(&self) -> MutexGuard<'_, WaitQueues<K, S>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,28 +138,28 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiting<K, S> {
     /// The last place in the line of `key`, for who waits for `cost` units.
     pub(crate) fn join(&self, key: K, cost: u32) -> Waiter<'_, K, S> {
         let told = Arc::new(Notify::new());
-        let (number, behind, before, departed) = self.in_line(&key, |line, next| {
+        let (number, behind, before, departed) = self.in_line(&key, |wait_queue, next| {
             let number = mem::replace(next, *next + 1);
-            let (behind, before) = (line.seats.len(), line.joined);
-            line.joined = line.joined.saturating_add(cost.into());
-            line.seats.insert(number, Seat { told: told.clone(), cost });
-            (number, behind, before, line.departed.clone())
+            let (behind, before) = (wait_queue.slots.len(), wait_queue.joined);
+            wait_queue.joined = wait_queue.joined.saturating_add(cost.into());
+            wait_queue.slots.insert(number, QueueSlot { told: told.clone(), cost });
+            (number, behind, before, wait_queue.departed.clone())
         });
         Waiter { waiting: self, key, number, told, behind, before, departed }
     }
 
     /// Changes the line of `key`, which begins where there is none; it must have a seat then.
-    fn in_line<R>(&self, key: &K, change: impl FnOnce(&mut Line, &mut u64) -> R) -> R {
+    fn in_line<R>(&self, key: &K, change: impl FnOnce(&mut WaitQueue, &mut u64) -> R) -> R {
         // Cloned before the lock, and where it is not needed dropped after it: both are the user's code.
         let copy = key.clone();
-        let mut lines = self.lock();
-        let Lines { by_key, next } = &mut *lines;
+        let mut wait_queues = self.lock();
+        let WaitQueues { by_key, next } = &mut *wait_queues;
         match by_key.get_mut(key) {
-            Some(line) => change(line, next),
+            Some(wait_queue) => change(wait_queue, next),
             None => {
-                let mut line = Line::default();
-                let changed = change(&mut line, next);
-                by_key.insert(copy, line);
+                let mut wait_queue = WaitQueue::default();
+                let changed = change(&mut wait_queue, next);
+                by_key.insert(copy, wait_queue);
                 changed
             }
         }
@@ -180,14 +180,14 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
 
     /// Whether it is its turn to ask for room; else when to look again.
     pub(crate) fn turn(&self, now: Instant) -> Result<(), Instant> {
-        let look = |line: &mut Line| line.turn(self.number, &self.told, now);
-        let mut lines = self.waiting.lock();
-        let (turn, woken) = match lines.by_key.get_mut(&self.key) {
-            Some(line) => look(line),
+        let look = |wait_queue: &mut WaitQueue| wait_queue.turn(self.number, &self.told, now);
+        let mut wait_queues = self.waiting.lock();
+        let (turn, woken) = match wait_queues.by_key.get_mut(&self.key) {
+            Some(wait_queue) => look(wait_queue),
             // It had lost its seat, and the others are gone.
             None => {
-                drop(lines);
-                self.waiting.in_line(&self.key, |line, _| look(line))
+                drop(wait_queues);
+                self.waiting.in_line(&self.key, |wait_queue, _| look(wait_queue))
             }
         };
         if let Some(head) = woken {
@@ -198,9 +198,9 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
 
     /// It is its turn, and it asks for room, or will have been answered, at this time.
     pub(crate) fn asks_at(&self, at: Instant) {
-        self.change(|line| {
-            if line.is_head(self.number) {
-                line.asks_at = Some(at);
+        self.change(|wait_queue| {
+            if wait_queue.is_head(self.number) {
+                wait_queue.asks_at = Some(at);
             }
         });
     }
@@ -214,18 +214,18 @@ impl<K: Hash + Eq + Clone, S: BuildHasher> Waiter<'_, K, S> {
             Poll::Pending => change.as_mut().poll(cx).map(|_| true),
         });
         if has_changed.await {
-            self.change(|line| line.asks_at = None);
+            self.change(|wait_queue| wait_queue.asks_at = None);
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Line)) {
-        if let Some(line) = self.waiting.lock().by_key.get_mut(&self.key) {
-            change(line);
+    fn change(&self, change: impl FnOnce(&mut WaitQueue)) {
+        if let Some(wait_queue) = self.waiting.lock().by_key.get_mut(&self.key) {
+            change(wait_queue);
         }
     }
 }
 
-impl Line {
+impl WaitQueue {
     /// As of [`Waiter::turn`]; and who is to be woken.
     fn turn(
         &mut self,
@@ -234,7 +234,7 @@ impl Line {
         now: Instant,
     ) -> (Result<(), Instant>, Option<Arc<Notify>>) {
         // Who lost its seat has it again. It departed long ago.
-        self.seats.entry(number).or_insert_with(|| Seat { told: told.clone(), cost: 0 });
+        self.slots.entry(number).or_insert_with(|| QueueSlot { told: told.clone(), cost: 0 });
         if self.is_head(number) {
             self.lead();
             return (Ok(()), None);
@@ -250,7 +250,7 @@ impl Line {
         if !self.is_doubted {
             self.is_doubted = true;
         } else {
-            let (_, silent) = self.seats.pop_first().expect("the head is another's");
+            let (_, silent) = self.slots.pop_first().expect("the head is another's");
             self.depart(silent.cost);
             self.is_doubted = false;
             if self.is_head(number) {
@@ -264,7 +264,7 @@ impl Line {
     /// Its head is there, and asks for room.
     fn lead(&mut self) {
         (self.asks_at, self.is_doubted) = (None, false);
-        if let Some(mut head) = self.seats.first_entry() {
+        if let Some(mut head) = self.slots.first_entry() {
             // Its charge comes after this, under a lock: who sees that sees this.
             let cost = mem::take(&mut head.get_mut().cost);
             self.depart(cost);
@@ -274,8 +274,8 @@ impl Line {
     /// One leaves; returns who comes to the head by that.
     fn leave(&mut self, number: u64) -> Option<Arc<Notify>> {
         let was_head = self.is_head(number);
-        let seat = self.seats.remove(&number)?;
-        self.depart(seat.cost);
+        let slot = self.slots.remove(&number)?;
+        self.depart(slot.cost);
         if !was_head {
             return None;
         }
@@ -288,27 +288,27 @@ impl Line {
     }
 
     fn is_head(&self, number: u64) -> bool {
-        self.seats.first_key_value().is_some_and(|(first, _)| *first == number)
+        self.slots.first_key_value().is_some_and(|(first, _)| *first == number)
     }
 
-    fn head(&self) -> Option<&Seat> {
-        self.seats.first_key_value().map(|(_, head)| head)
+    fn head(&self) -> Option<&QueueSlot> {
+        self.slots.first_key_value().map(|(_, head)| head)
     }
 }
 
 impl<K: Hash + Eq, S: BuildHasher> Drop for Waiter<'_, K, S> {
     fn drop(&mut self) {
-        let mut lines = self.waiting.lock();
-        let by_key = &mut lines.by_key;
-        let Some(line) = by_key.get_mut(&self.key) else { return };
-        let next = line.leave(self.number);
-        let last = if line.seats.is_empty() { by_key.remove_entry(&self.key) } else { None };
+        let mut wait_queues = self.waiting.lock();
+        let by_key = &mut wait_queues.by_key;
+        let Some(wait_queue) = by_key.get_mut(&self.key) else { return };
+        let next = wait_queue.leave(self.number);
+        let last = if wait_queue.slots.is_empty() { by_key.remove_entry(&self.key) } else { None };
         if by_key.capacity() > SMALL && by_key.len() < by_key.capacity() / 8 {
             let most = 2 * by_key.len();
             by_key.shrink_to(most);
         }
         // A key's drop is the user's code, which must not find the map locked.
-        drop(lines);
+        drop(wait_queues);
         if let Some(next) = next {
             next.notify_one();
         }

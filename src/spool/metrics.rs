@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::writer::Writer;
-use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 7] = [
     counter(
@@ -31,7 +31,7 @@ pub(super) fn follow(writer: &Arc<Writer>) {
 }
 
 impl Source for Writer {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let stats = self.stats();
         figures.count(stats.written);
         figures.count(stats.unsynced);

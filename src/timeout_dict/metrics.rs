@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::state::SharedState;
-use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 static SERIES: [Series; 6] = [
     gauge("fleeting_dict_entries", "Entries, the dead ones included."),
@@ -32,7 +32,7 @@ where
     K: Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let (len, dead, counts) =
             self.with(|entries| (entries.len(), entries.dead_len(), entries.counts()));
         figures.level(len as f64);

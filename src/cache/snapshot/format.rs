@@ -6,7 +6,7 @@
 //! 3. A frame tells how long its block is, and what checksum that has. The frame of no bytes is the end, and tells how
 //!    many entries there were.
 //! 4. A block is entries one after the other, each the MessagePack of `(left, more, tags, key, value)` with the names of
-//!    fields: see [`Left`].
+//!    fields: see [`RemainingTtl`].
 
 use std::{io::Cursor, sync::Arc, time::Duration};
 
@@ -50,7 +50,7 @@ pub(super) struct Frame {
 
 /// What an entry had left to live, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct RemainingTtl {
     /// None: it has no deadline.
     left: Option<u64>,
     /// How much more that is where somebody reads it, in a cache whose entries die idle; the most there is, for ever.
@@ -143,7 +143,7 @@ impl Frame {
         &self,
         head: Head,
         stored: &[u8],
-        mut each: impl FnMut(Left, Vec<Box<str>>, K, V),
+        mut each: impl FnMut(RemainingTtl, Vec<Box<str>>, K, V),
     ) -> Result<(), SnapshotError>
     where
         K: DeserializeOwned,
@@ -166,7 +166,7 @@ impl Frame {
             let entry = <(Option<u64>, u64, Vec<Box<str>>, K, V)>::deserialize(&mut from);
             let (left, more, tags, key, value) =
                 entry.map_err(|error| SnapshotError::Decode(error.into()))?;
-            each(Left { left, more }, tags, key, value);
+            each(RemainingTtl { left, more }, tags, key, value);
         }
         if from.position() != plain.len() as u64 {
             return Err(SnapshotError::Decode("a block has more than its entries".into()));
@@ -175,12 +175,12 @@ impl Frame {
     }
 }
 
-impl Left {
-    /// Of an entry that dies at `deadline`, and may live until `own`.
-    pub(super) fn of(deadline: Deadline, own: Deadline, now: Tick) -> Self {
+impl RemainingTtl {
+    /// Of an entry that dies at `deadline`, and may live until `hard_deadline`.
+    pub(super) fn of(deadline: Deadline, hard_deadline: Deadline, now: Tick) -> Self {
         let left = |deadline: Deadline| deadline.remaining(now).map(|left| left.as_nanos() as u64);
-        let more = match (left(deadline), left(own)) {
-            (Some(left), Some(own)) => own.saturating_sub(left),
+        let more = match (left(deadline), left(hard_deadline)) {
+            (Some(left), Some(hard_deadline)) => hard_deadline.saturating_sub(left),
             (Some(_), None) => u64::MAX,
             (None, _) => 0,
         };
@@ -221,7 +221,7 @@ impl Block {
 
     pub(super) fn push<K, V>(
         &mut self,
-        Left { left, more }: Left,
+        RemainingTtl { left, more }: RemainingTtl,
         tags: &[Arc<Tag>],
         key: &K,
         value: &V,

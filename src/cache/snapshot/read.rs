@@ -33,7 +33,7 @@ pub(super) struct Stored<K, V> {
 }
 
 /// Entries on their way into the cache: all of them come there, also where whoever awaits that gives up.
-pub(super) struct Arrival<K, V, P: FnMut(Stored<K, V>)> {
+pub(super) struct RestoreGuard<K, V, P: FnMut(Stored<K, V>)> {
     entries: Flatten<vec::IntoIter<Vec<Stored<K, V>>>>,
     put: P,
 }
@@ -79,7 +79,7 @@ where
     }
 }
 
-impl<K, V, P: FnMut(Stored<K, V>)> Arrival<K, V, P> {
+impl<K, V, P: FnMut(Stored<K, V>)> RestoreGuard<K, V, P> {
     pub(super) fn new(entries: Entries<K, V>, put: P) -> Self {
         Self { entries: entries.into_iter().flatten(), put }
     }
@@ -91,7 +91,7 @@ impl<K, V, P: FnMut(Stored<K, V>)> Arrival<K, V, P> {
     }
 }
 
-impl<K, V, P: FnMut(Stored<K, V>)> Drop for Arrival<K, V, P> {
+impl<K, V, P: FnMut(Stored<K, V>)> Drop for RestoreGuard<K, V, P> {
     fn drop(&mut self) {
         // One that panics keeps none of the others out.
         while catch_unwind(AssertUnwindSafe(|| self.put_next())).unwrap_or(true) {}
@@ -117,7 +117,7 @@ fn whole_milliseconds(duration: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::format::{Block, Left},
+        super::format::{Block, RemainingTtl},
         *,
     };
     use crate::engine::clock::Tick;
@@ -132,9 +132,9 @@ mod tests {
     fn written(head: Head) -> Vec<u8> {
         let (mut block, bytes) = Block::first(head);
         let dies = Tick::EPOCH.after(SECOND);
-        block.push(Left::of(dies, dies, Tick::EPOCH), &[], &1_u32, &2_u32).unwrap();
+        block.push(RemainingTtl::of(dies, dies, Tick::EPOCH), &[], &1_u32, &2_u32).unwrap();
         let never = Deadline::PERSISTENT;
-        block.push(Left::of(never, never, Tick::EPOCH), &[], &3_u32, &4_u32).unwrap();
+        block.push(RemainingTtl::of(never, never, Tick::EPOCH), &[], &3_u32, &4_u32).unwrap();
         let sealed = block.seal().to_vec();
         [&bytes[..], &sealed, &block.end().0].concat()
     }

@@ -10,12 +10,12 @@ use tokio::{
 
 use super::{
     error::SnapshotError,
-    format::{Block, Head, Left},
+    format::{Block, Head, RemainingTtl},
 };
 use crate::engine::{
     clock::wall_clock,
     state::SharedState,
-    store::{Copied, Pass},
+    store::{Copied, TableCursor},
 };
 
 /// How many bytes make a block: enough that what each costs is little beside them.
@@ -38,14 +38,14 @@ where
     writer.write_all(&head).await.map_err(SnapshotError::Write)?;
     let mut copies = Vec::new();
     for shard in 0..shared.store.shard_count() {
-        let mut pass = Pass::of(shard);
-        let mut goes_on = true;
-        while goes_on {
+        let mut pass = TableCursor::of(shard);
+        let mut has_more = true;
+        while has_more {
             consume_budget().await;
-            goes_on = shared.store.copy_some(&mut pass, &shared.clock, &mut copies);
-            for Copied { key, value, deadline, own, tags } in copies.drain(..) {
+            has_more = shared.store.copy_some(&mut pass, &shared.clock, &mut copies);
+            for Copied { key, value, deadline, hard_deadline, tags } in copies.drain(..) {
                 let tags = tags.as_deref().unwrap_or_default();
-                block.push(Left::of(deadline, own, now), tags, &key, &value)?;
+                block.push(RemainingTtl::of(deadline, hard_deadline, now), tags, &key, &value)?;
                 if block.len() >= BLOCK {
                     writer.write_all(block.seal()).await.map_err(SnapshotError::Write)?;
                     block.clear();

@@ -192,12 +192,12 @@ fn the_store_returns_nothing_that_was_seen_dead() {
     for key in 0..100 {
         store.set(key, key, &clock, |_| at(SECOND + u64::from(key)));
     }
-    let lives = |key| store.deadline(&key, &clock).is_some();
-    assert!((0..100).all(lives));
+    let is_live = |key| store.deadline(&key, &clock).is_some();
+    assert!((0..100).all(is_live));
     fake.pass(10 * SECOND);
     let report = store.remove(&0, &clock.now(), Cause::Removed);
     assert_eq!(report, None, "seen dead by a precise reading");
-    assert!(!(0..100).any(lives));
+    assert!(!(0..100).any(is_live));
 }
 
 /// Who hears from another thread what it has seen dead sees it dead.

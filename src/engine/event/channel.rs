@@ -11,7 +11,7 @@ use std::{mem, task::Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Lagged, chunked_deque::Queue, queued_event::Told};
+use super::{Lagged, chunked_deque::ChunkedDeque, queued_event::QueuedEvent};
 use crate::engine::clock::Clock;
 
 /// The number of a channel's first event: so high that those of a reader who comes with events of its own
@@ -24,7 +24,7 @@ pub(super) struct Channel<K, V> {
     causes: u8,
     /// How many events are kept at most; `None` where each is kept until all have read it.
     ring: Option<u64>,
-    events: Queue<Slot<K, V>>,
+    events: ChunkedDeque<Slot<K, V>>,
     /// The number of the first of `events`.
     first: u64,
     /// How many readers have read all there is.
@@ -42,7 +42,7 @@ pub(super) struct Channel<K, V> {
 }
 
 struct Slot<K, V> {
-    told: Told<K, V>,
+    event: QueuedEvent<K, V>,
     /// How many readers read it next.
     standing: usize,
 }
@@ -60,14 +60,14 @@ struct Reader {
 
 /// What a reader has found.
 pub(super) struct Found<K, V> {
-    pub(super) item: Result<Told<K, V>, Lagged>,
+    pub(super) item: Result<QueuedEvent<K, V>, Lagged>,
     /// From now on this reader has half of its capacity free, and had not before.
     pub(super) half_free: bool,
 }
 
 /// What a reader takes along into another channel.
-pub(super) struct Luggage<K, V> {
-    unread: Vec<Told<K, V>>,
+pub(super) struct ReaderTransfer<K, V> {
+    unread: Vec<QueuedEvent<K, V>>,
     missed: u64,
     capacity: u64,
 }
@@ -77,7 +77,7 @@ impl<K, V> Channel<K, V> {
         Self {
             causes,
             ring,
-            events: Queue::new(),
+            events: ChunkedDeque::new(),
             first: FIRST,
             at_end: 0,
             readers: Slab::new(),
@@ -112,19 +112,19 @@ impl<K, V> Channel<K, V> {
 
     /// Takes in a reader who begins behind the last event, whatever others have not read yet.
     pub(super) fn join(&mut self, capacity: u64) -> usize {
-        self.unpack(Luggage { unread: Vec::new(), missed: 0, capacity })
+        self.attach(ReaderTransfer { unread: Vec::new(), missed: 0, capacity })
     }
 
     /// Takes in a reader from a channel of more causes, with what it has not read there.
-    pub(super) fn unpack(&mut self, luggage: Luggage<K, V>) -> usize {
-        let Luggage { mut unread, missed, capacity } = luggage;
+    pub(super) fn attach(&mut self, transfer: ReaderTransfer<K, V>) -> usize {
+        let ReaderTransfer { mut unread, missed, capacity } = transfer;
         let behind = unread.len();
         // Both are runs without gaps of the same events, up to the last: what is only in the longer comes before
         // the shorter. All that are here too are also where they come from, so none is dropped.
         unread.truncate(behind.saturating_sub(self.events.len()));
         self.first -= unread.len() as u64;
-        for told in unread.into_iter().rev() {
-            self.events.push_front(Slot { told, standing: 0 });
+        for event in unread.into_iter().rev() {
+            self.events.push_front(Slot { event, standing: 0 });
         }
         let index = self.events.len() - behind;
         *self.standing(index) += 1;
@@ -134,40 +134,49 @@ impl<K, V> Channel<K, V> {
     }
 
     /// What a reader who goes into a channel of fewer `causes` takes along.
-    pub(super) fn pack(&mut self, reader: usize, causes: u8, clock: &Clock) -> Luggage<K, V> {
+    pub(super) fn detach(
+        &mut self,
+        reader: usize,
+        causes: u8,
+        clock: &Clock,
+    ) -> ReaderTransfer<K, V> {
         let Reader { next, missed, capacity, .. } = self.readers[reader];
         let mut unread = Vec::new();
         for index in next.saturating_sub(self.first) as usize..self.events.len() {
-            let told = &mut self.events.get_mut(index).expect("it is within").told;
-            if told.cause().bit() & causes != 0 {
-                unread.push(Told::Event(told.share(clock)));
+            let event = &mut self.events.get_mut(index).expect("it is within").event;
+            if event.cause().bit() & causes != 0 {
+                unread.push(QueuedEvent::Event(event.share(clock)));
             }
         }
-        Luggage { unread, missed: missed + self.first.saturating_sub(next), capacity }
+        ReaderTransfer { unread, missed: missed + self.first.saturating_sub(next), capacity }
     }
 
     /// Lets a reader go; gives back its waker, and to `gone` what nobody will read any more.
     pub(super) fn leave(
         &mut self,
         reader: usize,
-        gone: &mut impl Extend<Told<K, V>>,
+        gone: &mut impl Extend<QueuedEvent<K, V>>,
     ) -> Option<Waker> {
         let reader = self.readers.remove(reader);
         *self.standing(self.index(&reader)) -= 1;
         self.fullest = None;
         while self.events.get_mut(0).is_some_and(|slot| slot.standing == 0) {
-            gone.extend(self.pop().map(|slot| slot.told));
+            gone.extend(self.pop().map(|slot| slot.event));
         }
         self.place_in_armed(&reader).map(|place| self.armed.remove(place))
     }
 
     /// Adds what is told, and takes the wakers of those who wait for it; gives back what falls out of the ring.
-    pub(super) fn push(&mut self, told: Told<K, V>, wakers: &mut Wakers) -> Option<Told<K, V>> {
+    pub(super) fn push(
+        &mut self,
+        event: QueuedEvent<K, V>,
+        wakers: &mut Wakers,
+    ) -> Option<QueuedEvent<K, V>> {
         self.take_wakers(wakers);
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
         let oldest = if is_full { self.pop() } else { None };
         let standing = mem::take(&mut self.at_end);
-        self.events.push_back(Slot { told, standing });
+        self.events.push_back(Slot { event, standing });
         let oldest = oldest?;
         // Who stood there missed it, and goes on with what is the first now.
         *self.standing(0) += oldest.standing;
@@ -175,11 +184,11 @@ impl<K, V> Channel<K, V> {
         {
             self.missed += oldest.standing as u64;
         }
-        Some(oldest.told)
+        Some(oldest.event)
     }
 
-    pub(super) fn into_events(self) -> impl Iterator<Item = Told<K, V>> {
-        self.events.into_items().map(|slot| slot.told)
+    pub(super) fn into_events(self) -> impl Iterator<Item = QueuedEvent<K, V>> {
+        self.events.into_items().map(|slot| slot.event)
     }
 
     pub(super) fn take_wakers(&mut self, wakers: &mut Wakers) {
@@ -205,12 +214,12 @@ impl<K, V> Channel<K, V> {
         slot.standing -= 1;
         let was_last = index == 0 && slot.standing == 0;
         *self.standing(index + 1) += 1;
-        let told = match was_last {
-            true => self.pop()?.told,
-            false => Told::Event(self.events.get_mut(index)?.told.share(clock)),
+        let event = match was_last {
+            true => self.pop()?.event,
+            false => QueuedEvent::Event(self.events.get_mut(index)?.event.share(clock)),
         };
         self.fullest.take_if(|(fullest, _)| *fullest == id);
-        Some(Found { item: Ok(told), half_free })
+        Some(Found { item: Ok(event), half_free })
     }
 
     /// Whether this waker is the one that will wake the reader.

@@ -11,7 +11,7 @@ const PIECE_LEN: usize = 64;
 /// For how many pieces room is kept.
 const SPARE: usize = 64;
 
-pub(super) struct Queue<T> {
+pub(super) struct ChunkedDeque<T> {
     /// None is empty, and all between the first and the last are full.
     pieces: VecDeque<VecDeque<T>>,
     len: usize,
@@ -19,7 +19,7 @@ pub(super) struct Queue<T> {
     spare: Option<VecDeque<T>>,
 }
 
-impl<T> Queue<T> {
+impl<T> ChunkedDeque<T> {
     /// How many a piece holds: a power of two.
     const PIECE: usize = {
         let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
@@ -109,35 +109,35 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_whole_one(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
-            let (mut queue, mut whole) = (Queue::<[u64; 128]>::new(), VecDeque::new());
+            let (mut chunked_deque, mut whole) = (ChunkedDeque::<[u64; 128]>::new(), VecDeque::new());
             for (item, op) in ops.into_iter().enumerate() {
                 let item = [item as u64; 128];
                 match op {
                     0..=2 => {
-                        queue.push_back(item);
+                        chunked_deque.push_back(item);
                         whole.push_back(item);
                     }
                     3 => {
-                        queue.push_front(item);
+                        chunked_deque.push_front(item);
                         whole.push_front(item);
                     }
-                    _ => prop_assert_eq!(queue.pop_front(), whole.pop_front()),
+                    _ => prop_assert_eq!(chunked_deque.pop_front(), whole.pop_front()),
                 }
-                prop_assert_eq!(queue.len(), whole.len());
+                prop_assert_eq!(chunked_deque.len(), whole.len());
             }
             for index in 0..whole.len() + 1 {
-                prop_assert_eq!(queue.get_mut(index), whole.get_mut(index));
+                prop_assert_eq!(chunked_deque.get_mut(index), whole.get_mut(index));
             }
-            prop_assert!(queue.into_items().eq(whole));
+            prop_assert!(chunked_deque.into_items().eq(whole));
         }
     }
 
     #[test]
     fn a_piece_holds_as_many_as_fit() {
-        assert_eq!(Queue::<u64>::PIECE, 64);
-        assert_eq!(Queue::<()>::PIECE, 64);
-        assert_eq!(Queue::<[u64; 128]>::PIECE, 8);
-        assert_eq!(Queue::<[u64; 100]>::PIECE, 8);
-        assert_eq!(Queue::<[u8; 100_000]>::PIECE, 1);
+        assert_eq!(ChunkedDeque::<u64>::PIECE, 64);
+        assert_eq!(ChunkedDeque::<()>::PIECE, 64);
+        assert_eq!(ChunkedDeque::<[u64; 128]>::PIECE, 8);
+        assert_eq!(ChunkedDeque::<[u64; 100]>::PIECE, 8);
+        assert_eq!(ChunkedDeque::<[u8; 100_000]>::PIECE, 1);
     }
 }

@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 use super::{
     Lagged,
     channel::{Channel, Found, Wakers},
-    queued_event::Told,
+    queued_event::QueuedEvent,
 };
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::Spread;
+use crate::engine::metrics::Histogram;
 use crate::engine::{
     clock::Clock,
     panics,
-    store::{Cause, Event, Journal, Leavers, Taken},
+    store::{Cause, DepartureWaiters, Event, Journal, Taken},
 };
 
 pub(super) struct Log<K, V> {
@@ -36,7 +36,7 @@ pub(super) struct Log<K, V> {
     closed: bool,
     /// How long after their deadlines values were seen to leave, of those of which somebody heard.
     #[cfg(feature = "metrics")]
-    lag: Spread,
+    lag: Histogram,
     /// How many events were missed in channels that are gone.
     #[cfg(feature = "metrics")]
     missed: u64,
@@ -50,22 +50,22 @@ pub(super) struct Place {
 }
 
 /// What is to be done when the log is unlocked again: all of it may run somebody's code.
-pub(super) struct Aftermath<K, V> {
+pub(super) struct AfterUnlock<K, V> {
     pub(super) wakers: Wakers,
     /// The waker of one who waits no more.
     unarmed: Option<Waker>,
     /// What nobody will read any more.
-    gone: SmallVec<[Told<K, V>; 1]>,
+    gone: SmallVec<[QueuedEvent<K, V>; 1]>,
     /// Those who waited for a value to leave.
-    farewells: Vec<Parting<K, V>>,
+    notifications: Vec<PendingNotification<K, V>>,
     /// A channel that has no readers any more.
     left: Option<Channel<K, V>>,
     /// The sweeper may go on.
-    pub(super) lets_go: bool,
+    pub(super) resumes_sweeper: bool,
 }
 
 /// Who waited for a value to leave, the key by which they were found, and what they waited for.
-type Parting<K, V> = (Arc<Leavers<K, V>>, K, Arc<Event<K, V>>);
+type PendingNotification<K, V> = (Arc<DepartureWaiters<K, V>>, K, Arc<Event<K, V>>);
 
 impl<K, V> Log<K, V> {
     pub(super) fn new(ring: u64) -> Self {
@@ -76,7 +76,7 @@ impl<K, V> Log<K, V> {
             held_back: false,
             closed: false,
             #[cfg(feature = "metrics")]
-            lag: Spread::new(),
+            lag: Histogram::new(),
             #[cfg(feature = "metrics")]
             missed: 0,
         }
@@ -87,7 +87,7 @@ impl<K, V> Log<K, V> {
         &mut self,
         journal: &Journal<K, V>,
         clock: &Clock,
-        after: &mut Aftermath<K, V>,
+        after: &mut AfterUnlock<K, V>,
     ) {
         let Self { channels, taken, closed, .. } = self;
         #[cfg(feature = "metrics")]
@@ -95,27 +95,27 @@ impl<K, V> Log<K, V> {
         // Taken while the log is locked: two threads that flush can't swap their departures.
         journal.take(taken);
         taken.drain(|mut departure| {
-            let farewell = departure.farewell.take();
+            let waiters = departure.waiters.take();
             let cause = departure.cause.bit();
             let channels = channels.iter_mut().map(|(_, channel)| channel);
             let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
             #[cfg(feature = "metrics")]
             let lag = departure.lag();
-            let mut told = Told::Departure(departure);
-            if let Some(farewell) = farewell {
-                let (farewell, key) = *farewell;
-                after.farewells.push((farewell, key, told.share(clock)));
+            let mut event = QueuedEvent::Departure(departure);
+            if let Some(waiters) = waiters {
+                let (waiters, key) = *waiters;
+                after.notifications.push((waiters, key, event.share(clock)));
             }
             let Some(first) = hear.next().filter(|_| !*closed) else {
-                return after.gone.push(told);
+                return after.gone.push(event);
             };
             #[cfg(feature = "metrics")]
             lag.into_iter().for_each(|lag| lags.record(lag));
             for channel in hear {
-                let same = Told::Event(told.share(clock));
+                let same = QueuedEvent::Event(event.share(clock));
                 after.push(channel, same);
             }
-            after.push(first, told);
+            after.push(first, event);
         });
     }
 
@@ -132,27 +132,27 @@ impl<K, V> Log<K, V> {
         place: &mut Place,
         causes: u8,
         clock: &Clock,
-        after: &mut Aftermath<K, V>,
+        after: &mut AfterUnlock<K, V>,
     ) {
         let wide = &mut self.channels[place.channel];
         let causes = wide.causes() & causes;
         if causes == wide.causes() {
             return;
         }
-        let (luggage, lossless) = (wide.pack(place.reader, causes, clock), wide.is_lossless());
+        let (transfer, lossless) = (wide.detach(place.reader, causes, clock), wide.is_lossless());
         let channel = self.channel(causes, lossless);
-        let reader = self.channels[channel].unpack(luggage);
+        let reader = self.channels[channel].attach(transfer);
         // A task that waits may not know that it waits elsewhere now.
         if let Some(waker) = self.take_out(*place, after) {
             self.channels[channel].arm(reader, waker);
         }
         *place = Place { channel, reader };
-        after.lets_go |= self.lets_go();
+        after.resumes_sweeper |= self.resumes_sweeper();
     }
 
-    pub(super) fn leave(&mut self, place: Place, after: &mut Aftermath<K, V>) {
+    pub(super) fn leave(&mut self, place: Place, after: &mut AfterUnlock<K, V>) {
         after.unarmed = self.take_out(place, after);
-        after.lets_go |= self.lets_go();
+        after.resumes_sweeper |= self.resumes_sweeper();
     }
 
     /// The next event of a subscriber, or how many it missed before that, or that there will be none; `None` where
@@ -161,15 +161,15 @@ impl<K, V> Log<K, V> {
         &mut self,
         place: Place,
         clock: &Clock,
-        after: &mut Aftermath<K, V>,
-    ) -> Option<Option<Result<Told<K, V>, Lagged>>> {
+        after: &mut AfterUnlock<K, V>,
+    ) -> Option<Option<Result<QueuedEvent<K, V>, Lagged>>> {
         let channel = &mut self.channels[place.channel];
         let Some(Found { item, half_free }) = channel.read(place.reader, clock) else {
             return self.closed.then_some(None);
         };
         // Whether all are half free is only asked where the answer may have become another.
-        if half_free && self.held_back && holds_back(channel) {
-            after.lets_go |= self.lets_go();
+        if half_free && self.held_back && blocks_sweeper(channel) {
+            after.resumes_sweeper |= self.resumes_sweeper();
         }
         Some(Some(item))
     }
@@ -193,15 +193,15 @@ impl<K, V> Log<K, V> {
     }
 
     /// Ends the streams, after what they hold.
-    pub(super) fn close(&mut self, after: &mut Aftermath<K, V>) {
+    pub(super) fn close(&mut self, after: &mut AfterUnlock<K, V>) {
         self.closed = true;
         self.channels.iter_mut().for_each(|(_, channel)| channel.take_wakers(&mut after.wakers));
         // Whether somebody was held back or will be.
-        after.lets_go = true;
+        after.resumes_sweeper = true;
     }
 
     /// The causes that somebody hears, and those that somebody waits for.
-    pub(super) fn wants(&self) -> (u8, u8) {
+    pub(super) fn subscribed_causes(&self) -> (u8, u8) {
         if self.closed {
             return (0, 0);
         }
@@ -216,12 +216,12 @@ impl<K, V> Log<K, V> {
     }
 
     /// Whether there is a subscriber who may hold back the sweeper.
-    pub(super) fn may_hold_back(&self) -> bool {
-        self.channels.iter().any(|(_, channel)| holds_back(channel))
+    pub(super) fn may_block_sweeper(&self) -> bool {
+        self.channels.iter().any(|(_, channel)| blocks_sweeper(channel))
     }
 
     #[cfg(feature = "metrics")]
-    pub(super) fn lag(&self) -> &Spread {
+    pub(super) fn lag(&self) -> &Histogram {
         &self.lag
     }
 
@@ -233,7 +233,7 @@ impl<K, V> Log<K, V> {
 
     pub(super) fn room(&mut self) -> u64 {
         let channels = self.channels.iter_mut().map(|(_, channel)| channel);
-        let room = channels.filter(|channel| holds_back(channel)).map(Channel::room).min();
+        let room = channels.filter(|channel| blocks_sweeper(channel)).map(Channel::room).min();
         room.unwrap_or(u64::MAX)
     }
 
@@ -244,21 +244,21 @@ impl<K, V> Log<K, V> {
     }
 
     /// Whether the sweeper may go on; else it is told when it may.
-    pub(super) fn may_go(&mut self) -> bool {
+    pub(super) fn may_sweep(&mut self) -> bool {
         self.held_back = !self.is_half_free();
         !self.held_back
     }
 
     fn is_half_free(&self) -> bool {
         let mut channels = self.channels.iter().map(|(_, channel)| channel);
-        self.closed || channels.all(|channel| !holds_back(channel) || channel.is_half_free())
+        self.closed || channels.all(|channel| !blocks_sweeper(channel) || channel.is_half_free())
     }
 
     /// Whether a sweeper that was held back may go on; it is told once.
-    fn lets_go(&mut self) -> bool {
-        let lets_go = self.held_back && self.is_half_free();
-        self.held_back &= !lets_go;
-        lets_go
+    fn resumes_sweeper(&mut self) -> bool {
+        let resumes_sweeper = self.held_back && self.is_half_free();
+        self.held_back &= !resumes_sweeper;
+        resumes_sweeper
     }
 
     /// The channel of these causes, which may be a new one.
@@ -271,7 +271,7 @@ impl<K, V> Log<K, V> {
         }
     }
 
-    fn take_out(&mut self, place: Place, after: &mut Aftermath<K, V>) -> Option<Waker> {
+    fn take_out(&mut self, place: Place, after: &mut AfterUnlock<K, V>) -> Option<Waker> {
         let channel = &mut self.channels[place.channel];
         if channel.readers() > 1 {
             return channel.leave(place.reader, &mut after.gone);
@@ -289,20 +289,20 @@ impl<K, V> Log<K, V> {
     }
 }
 
-impl<K, V> Aftermath<K, V> {
+impl<K, V> AfterUnlock<K, V> {
     pub(super) fn new() -> Self {
         Self {
             wakers: Wakers::new(),
             unarmed: None,
             gone: SmallVec::new(),
-            farewells: Vec::new(),
+            notifications: Vec::new(),
             left: None,
-            lets_go: false,
+            resumes_sweeper: false,
         }
     }
 
-    fn push(&mut self, channel: &mut Channel<K, V>, told: Told<K, V>) {
-        let oldest = channel.push(told, &mut self.wakers);
+    fn push(&mut self, channel: &mut Channel<K, V>, event: QueuedEvent<K, V>) {
+        let oldest = channel.push(event, &mut self.wakers);
         // What has no code of the user's may go here.
         if needs_drop::<(K, V)>() {
             self.gone.extend(oldest);
@@ -315,8 +315,8 @@ impl<K, V> Aftermath<K, V> {
         for waker in self.wakers {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
-        for (farewell, key, event) in self.farewells {
-            let _ = catch_unwind(AssertUnwindSafe(|| farewell.tell(event)));
+        for (waiters, key, event) in self.notifications {
+            let _ = catch_unwind(AssertUnwindSafe(|| waiters.tell(event)));
             panics::drop_all([key]);
         }
         panics::drop_all(self.unarmed);
@@ -328,6 +328,6 @@ impl<K, V> Aftermath<K, V> {
 }
 
 /// Whether a reader without room holds back the sweeper, which sends nothing but [`Cause::Expired`].
-fn holds_back<K, V>(channel: &Channel<K, V>) -> bool {
+fn blocks_sweeper<K, V>(channel: &Channel<K, V>) -> bool {
     channel.is_lossless() && channel.causes() & Cause::Expired.bit() != 0
 }

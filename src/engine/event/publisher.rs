@@ -6,10 +6,10 @@ use tokio::sync::Notify;
 
 use super::{
     Event, Lagged,
-    log::{Aftermath, Log, Place},
+    log::{AfterUnlock, Log, Place},
 };
 #[cfg(feature = "metrics")]
-use crate::engine::metrics::Spread;
+use crate::engine::metrics::Histogram;
 use crate::engine::{
     clock::Clock,
     store::Journal,
@@ -31,14 +31,14 @@ pub(crate) struct Publisher<K, V> {
     /// Told when there is room again for a sweeper that was held back.
     room: Notify,
     /// Told when something dies before a sweeper that rests would look again.
-    alarm: Notify,
+    wake_requested: Notify,
 }
 
 /// What a reader gets: an event, or how many it missed.
 pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
 /// What a look into the log has found.
-pub(super) enum Look<K, V> {
+pub(super) enum PollResult<K, V> {
     /// `None` where the stream has ended.
     Done(Option<Item<K, V>>),
     Waits,
@@ -60,7 +60,7 @@ impl<K, V> Publisher<K, V> {
             may_be_held_back: AtomicBool::new(false),
             log: Mutex::new(Log::new(capacity as u64)),
             room: Notify::new(),
-            alarm: Notify::new(),
+            wake_requested: Notify::new(),
         }
     }
 
@@ -75,21 +75,21 @@ impl<K, V> Publisher<K, V> {
         if self.journal.is_due() {
             self.publish();
         }
-        if self.journal.is_rung() {
+        if self.journal.is_wake_requested() {
             self.wake_sweeper();
         }
     }
 
-    /// Waits until something dies before the time that [`Store::set_alarm`](crate::engine::store::Store::set_alarm)
+    /// Waits until something dies before the time that [`Store::arm_wake_deadline`](crate::engine::store::Store::set_alarm)
     /// was told.
-    pub(crate) async fn alarm(&self) {
-        self.alarm.notified().await;
+    pub(crate) async fn wake_requested(&self) {
+        self.wake_requested.notified().await;
     }
 
     #[cold]
     fn wake_sweeper(&self) {
-        if self.journal.take_rung() {
-            self.alarm.notify_one();
+        if self.journal.take_wake_request() {
+            self.wake_requested.notify_one();
         }
     }
 
@@ -101,7 +101,7 @@ impl<K, V> Publisher<K, V> {
         let log = match self.log.try_lock() {
             Ok(log) => log,
             // What has gathered is told by its stamps.
-            Err(_) if !self.clock.may_pause() && self.journal.meets_crowd() => return,
+            Err(_) if !self.clock.may_pause() && self.journal.note_contention() => return,
             Err(_) => self.lock(),
         };
         self.change_locked(log, |log, after| self.catch_up(log, after));
@@ -120,7 +120,7 @@ impl<K, V> Publisher<K, V> {
     /// fair piece of work at once.
     pub(crate) async fn wait_for_room(&self) {
         // Asked and noted under one lock: else the last reader could make room between the two, and tell nobody.
-        if !self.change(|log, _| log.may_go()) {
+        if !self.change(|log, _| log.may_sweep()) {
             self.room.notified().await;
         }
     }
@@ -137,7 +137,7 @@ impl<K, V> Publisher<K, V> {
     /// How late events were, how many the slow ones of their subscribers missed, how many subscribers there are, and how
     /// far the slowest lossless one is behind: in one look, as writers meet who looks.
     #[cfg(feature = "metrics")]
-    pub(crate) fn figures(&self) -> (Spread, u64, usize, usize) {
+    pub(crate) fn figures(&self) -> (Histogram, u64, usize, usize) {
         self.change(|log, _| {
             (log.lag().clone(), log.missed(), log.subscribers(), log.overflow() as usize)
         })
@@ -183,7 +183,7 @@ impl<K, V> Publisher<K, V> {
         place: Place,
         present: &Waker,
         waker: &mut Option<Waker>,
-    ) -> Look<K, V> {
+    ) -> PollResult<K, V> {
         let looked = self.change_locked(self.lock(), |log, after| {
             let found = log.read(place, &self.clock, after);
             // What is in the journal comes behind what waits here, and is not asked for before that is read.
@@ -196,7 +196,7 @@ impl<K, V> Publisher<K, V> {
             }
             let Some(new) = waker.take() else {
                 let will_wake = log.will_wake(place, present);
-                return Err(if will_wake { Look::Waits } else { Look::Unarmed });
+                return Err(if will_wake { PollResult::Waits } else { PollResult::Unarmed });
             };
             // What came before anybody could know that it is waited for.
             self.note_wants(log, log.causes_at(place), after);
@@ -205,10 +205,12 @@ impl<K, V> Publisher<K, V> {
                 return Ok(next);
             }
             *waker = log.arm(place, new);
-            Err(Look::Waits)
+            Err(PollResult::Waits)
         });
         match looked {
-            Ok(next) => Look::Done(next.map(|item| item.map(|told| told.into_event(&self.clock)))),
+            Ok(next) => {
+                PollResult::Done(next.map(|item| item.map(|event| event.into_event(&self.clock))))
+            }
             Err(look) => look,
         }
     }
@@ -216,7 +218,7 @@ impl<K, V> Publisher<K, V> {
     /// Changes the log, which is whole by then, and does what that led to.
     pub(super) fn change<R>(
         &self,
-        change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
+        change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
     ) -> R {
         self.change_locked(self.lock(), |log, after| {
             self.catch_up(log, after);
@@ -227,12 +229,12 @@ impl<K, V> Publisher<K, V> {
     fn change_locked<R>(
         &self,
         mut log: MutexGuard<'_, Log<K, V>>,
-        change: impl FnOnce(&mut Log<K, V>, &mut Aftermath<K, V>) -> R,
+        change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
     ) -> R {
-        let mut after = Aftermath::new();
+        let mut after = AfterUnlock::new();
         let changed = change(&mut log, &mut after);
         drop(log);
-        if after.lets_go {
+        if after.resumes_sweeper {
             self.room.notify_one();
         }
         after.settle();
@@ -240,22 +242,22 @@ impl<K, V> Publisher<K, V> {
     }
 
     /// Moves what is in the journal to the log.
-    fn catch_up(&self, log: &mut Log<K, V>, after: &mut Aftermath<K, V>) {
+    fn catch_up(&self, log: &mut Log<K, V>, after: &mut AfterUnlock<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
             // Who was woken waits no more.
             if !after.wakers.is_empty() {
-                let (heard, awaited) = log.wants();
-                self.journal.want(heard, awaited);
+                let (heard, awaited) = log.subscribed_causes();
+                self.journal.set_subscribed(heard, awaited);
             }
         }
     }
 
     /// Called in the lock when other causes are heard than before, or where somebody is about to wait for `more`.
-    fn note_wants(&self, log: &mut Log<K, V>, more: u8, after: &mut Aftermath<K, V>) {
-        let (heard, awaited) = log.wants();
-        self.journal.want(heard, awaited | more);
-        self.may_be_held_back.store(log.may_hold_back(), Relaxed);
+    fn note_wants(&self, log: &mut Log<K, V>, more: u8, after: &mut AfterUnlock<K, V>) {
+        let (heard, awaited) = log.subscribed_causes();
+        self.journal.set_subscribed(heard, awaited | more);
+        self.may_be_held_back.store(log.may_block_sweeper(), Relaxed);
         // After that, dirty or not: who recorded before they could see it may have left it here.
         log.append(&self.journal, &self.clock, after);
     }

@@ -6,7 +6,7 @@ use std::{mem, sync::Arc};
 use super::{Cause, Event};
 use crate::engine::{clock::Clock, store::Departure};
 
-pub(super) enum Told<K, V> {
+pub(super) enum QueuedEvent<K, V> {
     /// Nobody else has it.
     Departure(Departure<K, V>),
     Event(Arc<Event<K, V>>),
@@ -14,33 +14,33 @@ pub(super) enum Told<K, V> {
     Moved,
 }
 
-impl<K, V> Told<K, V> {
+impl<K, V> QueuedEvent<K, V> {
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Told::Departure(departure) => departure.cause,
-            Told::Event(event) => event.cause,
-            Told::Moved => unreachable!("it is moved within `share` alone"),
+            QueuedEvent::Departure(departure) => departure.cause,
+            QueuedEvent::Event(event) => event.cause,
+            QueuedEvent::Moved => unreachable!("it is moved within `share` alone"),
         }
     }
 
     /// For one more who has it.
     pub(super) fn share(&mut self, clock: &Clock) -> Arc<Event<K, V>> {
-        let event = mem::replace(self, Told::Moved).into_event(clock);
-        *self = Told::Event(event.clone());
+        let event = mem::replace(self, QueuedEvent::Moved).into_event(clock);
+        *self = QueuedEvent::Event(event.clone());
         event
     }
 
     pub(super) fn into_event(self, clock: &Clock) -> Arc<Event<K, V>> {
         match self {
-            Told::Departure(departure) => Arc::new(Event {
+            QueuedEvent::Departure(departure) => Arc::new(Event {
                 key: departure.key,
                 value: departure.value,
                 cause: departure.cause,
                 deadline: clock.instant_of(departure.deadline),
                 at: clock.instant(departure.at),
             }),
-            Told::Event(event) => event,
-            Told::Moved => unreachable!("it is moved within `share` alone"),
+            QueuedEvent::Event(event) => event,
+            QueuedEvent::Moved => unreachable!("it is moved within `share` alone"),
         }
     }
 }

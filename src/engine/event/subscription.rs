@@ -9,7 +9,7 @@ use tokio::task::coop;
 
 use super::{
     log::Place,
-    publisher::{Item, Look, Publisher},
+    publisher::{Item, PollResult, Publisher},
 };
 use crate::engine::panics;
 
@@ -46,12 +46,12 @@ impl<K, V> Subscription<K, V> {
         let mut waker = None;
         loop {
             match self.publisher.look(self.place, cx.waker(), &mut waker) {
-                Look::Unarmed => waker = Some(cx.waker().clone()),
-                Look::Waits => {
+                PollResult::Unarmed => waker = Some(cx.waker().clone()),
+                PollResult::Waits => {
                     panics::drop_all(waker);
                     return Poll::Pending;
                 }
-                Look::Done(next) => {
+                PollResult::Done(next) => {
                     // A panic in it must not take along what was just read.
                     panics::drop_all(waker);
                     budget.made_progress();

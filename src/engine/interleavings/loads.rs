@@ -15,7 +15,7 @@ use super::{Parts, explore, spawn};
 use crate::engine::{
     clock::{Deadline, Now, Tick},
     event::Cause,
-    store::{Awaited, Flight, Landing, Sought, Store},
+    store::{Flight, LoadLookup, LoadResult, Store, WaitOutcome},
 };
 
 /// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
@@ -23,35 +23,39 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
     let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.place(&1);
     loop {
-        let (flight, began) = match parts.store.seek(place, &1, || 1, &parts.start) {
-            Sought::Live(value) => return Some(value),
-            Sought::Leads(flight) => (flight, 0),
-            Sought::Follows(flight, joined) => {
-                if gives_up() {
-                    parts.store.leave_load(place, &flight);
-                    return None;
-                }
-                match block_on(flight.wait()) {
-                    Awaited::Leads => {
-                        let began = flight.overtakes();
-                        if let Some(value) = parts.store.peek(&1, &parts.start) {
-                            flight.land(Landing { began, outcome: Ok(value) });
-                            parts.store.leave_load(place, &flight);
-                            return Some(value);
-                        }
-                        (flight, began)
-                    }
-                    Awaited::Landed(landing) => {
+        let (flight, started_at_version) =
+            match parts.store.lookup_or_join(place, &1, || 1, &parts.start) {
+                LoadLookup::Live(value) => return Some(value),
+                LoadLookup::Leader(flight) => (flight, 0),
+                LoadLookup::Follower(flight, joined) => {
+                    if gives_up() {
                         parts.store.leave_load(place, &flight);
-                        match &landing.outcome {
-                            Ok(value) if landing.began >= joined => return Some(*value),
-                            _ => continue,
+                        return None;
+                    }
+                    match block_on(flight.wait()) {
+                        WaitOutcome::Leader => {
+                            let started_at_version = flight.write_version();
+                            if let Some(value) = parts.store.peek(&1, &parts.start) {
+                                flight
+                                    .finish(LoadResult { started_at_version, outcome: Ok(value) });
+                                parts.store.leave_load(place, &flight);
+                                return Some(value);
+                            }
+                            (flight, started_at_version)
+                        }
+                        WaitOutcome::Finished(result) => {
+                            parts.store.leave_load(place, &flight);
+                            match &result.outcome {
+                                Ok(value) if result.started_at_version >= joined => {
+                                    return Some(*value);
+                                }
+                                _ => continue,
+                            }
                         }
                     }
                 }
-            }
-        };
-        let loaded = lead(parts, &flight, began, value, running, gives_up());
+            };
+        let loaded = lead(parts, &flight, started_at_version, value, running, gives_up());
         parts.store.leave_load(place, &flight);
         return loaded;
     }
@@ -60,7 +64,7 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
 fn lead(
     parts: &Parts,
     flight: &Flight<u32>,
-    began: u32,
+    started_at_version: u32,
     value: u32,
     running: &AtomicU32,
     gives_up: bool,
@@ -69,12 +73,12 @@ fn lead(
     thread::yield_now();
     running.fetch_sub(1, SeqCst);
     if gives_up {
-        flight.give_up();
+        flight.abandon();
         return None;
     }
-    let decide = |_| (flight.overtakes() == began).then_some(Deadline::PERSISTENT);
+    let decide = |_| (flight.write_version() == started_at_version).then_some(Deadline::PERSISTENT);
     parts.store.put(1, value, None, &parts.start, decide);
-    flight.land(Landing { began, outcome: Ok(value) });
+    flight.finish(LoadResult { started_at_version, outcome: Ok(value) });
     Some(value)
 }
 
@@ -89,9 +93,9 @@ fn interleavings_of_those_who_wait_for_a_load() {
             spawn(&parts, move |parts| ask(parts, value, &running))
         });
         let got = asking.map(|asks| asks.join().unwrap());
-        let kept = parts.store.get(&1, &parts.start);
-        assert!(got.iter().flatten().all(|value| kept == Some(*value)), "{got:?} {kept:?}");
-        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+        let stored = parts.store.get(&1, &parts.start);
+        assert!(got.iter().flatten().all(|value| stored == Some(*value)), "{got:?} {stored:?}");
+        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
     });
 }
 
@@ -124,7 +128,7 @@ fn interleavings_of_a_load_and_a_write() {
             assert_eq!(got, Some(9), "older than a write that it has seen");
             assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
         }
-        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
     });
 }
 
@@ -149,10 +153,10 @@ fn interleavings_of_refreshes_and_a_write() {
                 let value = origin.load(SeqCst);
                 thread::yield_now();
                 let until = parts.until(20);
-                let decide = |_| (flight.overtakes() == 0).then_some(until);
+                let decide = |_| (flight.write_version() == 0).then_some(until);
                 parts.store.put(1, value, None, &parts.at(5), decide);
                 running.fetch_sub(1, SeqCst);
-                flight.land(Landing { began: 0, outcome: Ok(value) });
+                flight.finish(LoadResult { started_at_version: 0, outcome: Ok(value) });
                 parts.store.leave_load(place, &flight);
             })
         });
@@ -170,7 +174,7 @@ fn interleavings_of_refreshes_and_a_write() {
         written.join().unwrap();
         assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
         assert!(writes || loads.load(SeqCst) == 1, "loaded twice");
-        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
     });
 }
 
@@ -191,10 +195,11 @@ impl Now for Present {
 #[test]
 fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
     explore(|| {
-        let store = Store::new(2, 0, FixedState::default()).dying_idle(Duration::from_secs(10));
-        let lingers = shuttle::rand::thread_rng().gen_bool(0.5);
-        let window = Duration::from_secs(if lingers { 100 } else { 0 });
-        let store: Store<u8, u32, _> = store.lingering(window);
+        let store =
+            Store::new(2, 0, FixedState::default()).with_time_to_idle(Duration::from_secs(10));
+        let stale_window = shuttle::rand::thread_rng().gen_bool(0.5);
+        let window = Duration::from_secs(if stale_window { 100 } else { 0 });
+        let store: Store<u8, u32, _> = store.with_stale_window(window);
         let parts = Arc::new((store, Present(AtomicU64::new(0))));
         let (store, present) = &*parts;
         store.set(1, 1, present, |_| Deadline::PERSISTENT);
@@ -227,26 +232,26 @@ fn interleavings_of_those_who_wait_for_a_value() {
         let done = Arc::new(AtomicBool::new(false));
         let is_done = done.clone();
         let comes = spawn(&parts, move |parts| {
-            let comers = parts.store.await_value(place);
-            let told = comers.notified();
-            let mut told = std::pin::pin!(told);
-            told.as_mut().enable();
+            let insert_waiters = parts.store.await_value(place);
+            let notified = insert_waiters.notified();
+            let mut notified = std::pin::pin!(notified);
+            notified.as_mut().enable();
             if parts.store.peek(&1, &parts.start).is_none() {
-                block_on(told);
+                block_on(notified);
             }
-            parts.store.leave_comers(place, &comers);
-            if let Some(farewell) = parts.store.await_departure(place, &1, &parts.start) {
-                let event = block_on(farewell.event());
+            parts.store.leave_insert_waiters(place, &insert_waiters);
+            if let Some(waiters) = parts.store.await_departure(place, &1, &parts.start) {
+                let event = block_on(waiters.event());
                 assert_eq!(event.cause, Cause::Removed);
-                parts.store.leave_leavers(place, &farewell);
+                parts.store.leave_departure_waiters(place, &waiters);
             }
             is_done.store(true, SeqCst);
         });
         let gone = spawn(&parts, move |parts| {
-            let comers = parts.store.await_value(place);
-            parts.store.leave_comers(place, &comers);
-            if let Some(farewell) = parts.store.await_departure(place, &1, &parts.start) {
-                parts.store.leave_leavers(place, &farewell);
+            let insert_waiters = parts.store.await_value(place);
+            parts.store.leave_insert_waiters(place, &insert_waiters);
+            if let Some(waiters) = parts.store.await_departure(place, &1, &parts.start) {
+                parts.store.leave_departure_waiters(place, &waiters);
             }
         });
         // Until the one who waits has had its luck.
@@ -260,6 +265,6 @@ fn interleavings_of_those_who_wait_for_a_value() {
         }
         gone.join().unwrap();
         comes.join().unwrap();
-        assert!(!parts.store.is_asked(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
     });
 }

@@ -64,10 +64,10 @@ fn interleavings_of_many_keys_at_once() {
             set.extend(its);
             removed += took;
         }
-        let told = heard(&mut events);
-        let of_cause = told.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
+        let reported = heard(&mut events);
+        let of_cause = reported.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
         assert_eq!(of_cause, removed);
-        let mut chain: Vec<u32> = told.into_iter().map(|(value, _)| value).collect();
+        let mut chain: Vec<u32> = reported.into_iter().map(|(value, _)| value).collect();
         for shard in 0..2 {
             let resident = parts.store.snapshot(shard, &parts.start);
             chain.extend(resident.into_iter().map(|(_, value, _)| value));
@@ -96,16 +96,16 @@ fn interleavings_of_many_keys_and_who_waits_for_one() {
                 if let Some(value) = parts.store.get(&2, &parts.start) {
                     return value;
                 }
-                let comers = parts.store.await_value(place);
-                let told = comers.notified();
+                let insert_waiters = parts.store.await_value(place);
+                let reported = insert_waiters.notified();
                 if parts.store.deadline(&2, &parts.start).is_none() {
-                    shuttle::future::block_on(told);
+                    shuttle::future::block_on(reported);
                 }
-                parts.store.leave_comers(place, &comers);
+                parts.store.leave_insert_waiters(place, &insert_waiters);
             }
         });
         parts.set_many(&[1, 2, 3], 10, 0, 100);
         assert_eq!(waits.join().unwrap(), 11);
-        assert!(!parts.store.is_asked());
+        assert!(!parts.store.has_waiters());
     });
 }

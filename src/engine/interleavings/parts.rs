@@ -11,7 +11,7 @@ use shuttle::thread;
 use crate::engine::{
     clock::{Clock, Deadline, Tick},
     event::{Cause, Event, LosslessEvents, Publisher},
-    store::{Patience, Store},
+    store::{LockWait, Store},
 };
 
 pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
@@ -76,19 +76,26 @@ impl Parts {
     pub(super) fn sweep(&self, now: u64) -> usize {
         let mut expired = 0;
         for shard in 0..self.store.shard_count() {
-            let mut visit = Store::<u8, u32, foldhash::fast::FixedState>::visit(shard);
+            let mut begin_shard_pass =
+                Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(shard);
             let mut tries = 0;
-            while !visit.is_done() {
+            while !begin_shard_pass.is_done() {
                 let (room, mut dead) = (self.publisher.room(), Vec::new());
-                let patience = match tries {
-                    0 => Patience::None,
+                let lock_wait = match tries {
+                    0 => LockWait::None,
                     // One try with the gate closed: time is none of the things that shuttle tries.
-                    1 | 2 => Patience::Spin(Duration::ZERO),
-                    _ => Patience::Wait,
+                    1 | 2 => LockWait::Spin(Duration::ZERO),
+                    _ => LockWait::Wait,
                 };
                 let (all, now) = (|buckets| buckets, self.at(now));
-                let look =
-                    self.store.sweep_windows(&mut visit, all, &now, room, patience, &mut dead);
+                let look = self.store.sweep_windows(
+                    &mut begin_shard_pass,
+                    all,
+                    &now,
+                    room,
+                    lock_wait,
+                    &mut dead,
+                );
                 tries += 1;
                 expired += look.map_or(0, |look| look.expired);
                 self.publisher.flush();

@@ -54,15 +54,15 @@ impl Streams {
         let cause = [Cause::Removed, Cause::Replaced][*number as usize % 2];
         let at: Tick = self.clock.now();
         let departure =
-            Departure { key: shard, value, cause, deadline: at.into(), at, farewell: None };
+            Departure { key: shard, value, cause, deadline: at.into(), at, waiters: None };
         *number += 1;
-        let unwanted = self.journal.record(shard, departure);
+        let unrecorded = self.journal.record(shard, departure);
         drop(number);
-        drop(unwanted);
+        drop(unrecorded);
         self.publisher.flush();
     }
 
-    fn kept(&self) -> usize {
+    fn kept_events(&self) -> usize {
         self.values.lock().unwrap().iter().filter(|value| value.strong_count() > 0).count()
     }
 }
@@ -91,14 +91,14 @@ fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2
     [0, 1].map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.leave(shard))))
 }
 
-/// That what was heard of a shard are the numbers from one on, without a gap but for what `hears` not.
-fn check_order(heard: &[Heard], hears: impl Fn(u32) -> bool, all: bool) {
+/// That what was heard of a shard are the numbers from one on, without a gap but for what `is_subscribed` not.
+fn check_order(heard: &[Heard], is_subscribed: impl Fn(u32) -> bool, all: bool) {
     for shard in 0..2 {
         let numbers =
             heard.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
         let numbers: Vec<u32> = numbers.collect();
         let Some(first) = numbers.first().copied() else { continue };
-        let expected = (if all { 0 } else { first }..).filter(|number| hears(*number));
+        let expected = (if all { 0 } else { first }..).filter(|number| is_subscribed(*number));
         assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{heard:?}");
     }
 }
@@ -134,7 +134,7 @@ fn interleavings_of_two_readers_and_two_writers() {
             check_order(&all, |_| true, true);
             events
         });
-        assert_eq!(streams.kept(), 0, "all have read all");
+        assert_eq!(streams.kept_events(), 0, "all have read all");
         drop(ended);
     });
 }
@@ -177,7 +177,7 @@ fn interleavings_of_waiting_for_the_last_one() {
     explore(|| {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
-        streams.journal.meets_crowd();
+        streams.journal.note_contention();
         streams.leave(0);
         assert_eq!(heard(&mut events, &Arc::default()).len(), 1);
         let reader = spawn(&streams, move |_| {
@@ -200,7 +200,7 @@ fn interleavings_of_narrowing() {
     explore(|| {
         let streams = Streams::new(2);
         let mut witness = streams.lossless();
-        let hears = |number: u32| number % 2 == 1;
+        let is_subscribed = |number: u32| number % 2 == 1;
         let comes = spawn(&streams, move |streams| {
             let mut wide = streams.lossless();
             let mut early = streams.lossless().only([Cause::Replaced]);
@@ -210,7 +210,11 @@ fn interleavings_of_narrowing() {
             if let Poll::Ready(Some(event)) =
                 Pin::new(&mut wide).poll_next(&mut Context::from_waker(waker))
             {
-                all.extend(hears(*event.value).then_some((event.key, *event.value, event.cause)));
+                all.extend(is_subscribed(*event.value).then_some((
+                    event.key,
+                    *event.value,
+                    event.cause,
+                )));
             }
             let mut late = wide.only([Cause::Replaced]);
             thread::yield_now();
@@ -227,12 +231,12 @@ fn interleavings_of_narrowing() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let (early, late) = comes.join().unwrap();
         goes.join().unwrap();
-        check_order(&early, hears, false);
-        check_order(&late, hears, false);
+        check_order(&early, is_subscribed, false);
+        check_order(&late, is_subscribed, false);
         let all = heard(&mut witness, &Arc::default());
         assert_eq!(all.len(), 8);
         check_order(&all, |_| true, true);
-        assert_eq!(streams.kept(), 0, "nobody will read them");
+        assert_eq!(streams.kept_events(), 0, "nobody will read them");
     });
 }
 
@@ -270,7 +274,7 @@ fn interleavings_of_a_ring() {
             let numbers: Vec<u32> = numbers.map(|(_, number, _)| *number).collect();
             assert!(numbers.is_sorted_by(|a, b| a < b), "{all:?}");
         }
-        assert_eq!(streams.kept(), 0, "all is read or missed");
+        assert_eq!(streams.kept_events(), 0, "all is read or missed");
     });
 }
 
@@ -296,7 +300,7 @@ fn interleavings_of_the_last_one_leaving() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         goes.join().unwrap();
         ends.join().unwrap();
-        assert_eq!(streams.kept(), 0, "nobody will ever read them");
+        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
     });
 }
 
@@ -306,12 +310,12 @@ fn interleavings_of_leaving_as_the_last_one_comes() {
     explore(|| {
         let streams = Streams::new(100);
         let events = streams.lossless();
-        streams.journal.meets_crowd();
+        streams.journal.note_contention();
         streams.leave(0);
         let goes = spawn(&streams, move |_| drop(events));
         let writer = spawn(&streams, |streams| streams.leave(0));
         writer.join().unwrap();
         goes.join().unwrap();
-        assert_eq!(streams.kept(), 0, "nobody will ever read them");
+        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
     });
 }

@@ -11,9 +11,9 @@ const BITS: u32 = 2;
 /// How often something took how long. Each time is rounded up, by a quarter at most. It takes memory for those that
 /// occur, which are few.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spread(Vec<(u8, u64)>);
+pub(crate) struct Histogram(Vec<(u8, u64)>);
 
-impl Spread {
+impl Histogram {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
@@ -23,12 +23,12 @@ impl Spread {
         self.count(bucket(micros), 1);
     }
 
-    pub(crate) fn add(&mut self, other: &Spread) {
+    pub(crate) fn add(&mut self, other: &Histogram) {
         other.0.iter().for_each(|&(bucket, count)| self.count(bucket, count));
     }
 
     /// In seconds, each that occurs here more often than in `before`, and how much more often.
-    pub(crate) fn since(&self, before: &Spread) -> impl Iterator<Item = (f64, u64)> {
+    pub(crate) fn since(&self, before: &Histogram) -> impl Iterator<Item = (f64, u64)> {
         let before = |bucket| before.find(bucket).map_or(0, |index| before.0[index].1);
         let more = self.0.iter().map(move |&(bucket, count)| {
             (most(bucket) as f64 / 1e6, count.saturating_sub(before(bucket)))
@@ -87,15 +87,15 @@ mod tests {
 
     #[test]
     fn only_what_came_since_is_told() {
-        let mut before = Spread::new();
+        let mut before = Histogram::new();
         before.record(Duration::from_micros(1));
         let mut now = before.clone();
         now.record(Duration::from_nanos(1));
         now.record(Duration::ZERO);
-        let told: Vec<_> = now.since(&before).collect();
-        assert_eq!(told, [(0.0, 1), (1e-6, 1)]);
+        let reported: Vec<_> = now.since(&before).collect();
+        assert_eq!(reported, [(0.0, 1), (1e-6, 1)]);
         assert_eq!(now.since(&now).count(), 0);
         now.add(&before);
-        assert_eq!(now.since(&Spread::new()).map(|(_, count)| count).sum::<u64>(), 4);
+        assert_eq!(now.since(&Histogram::new()).map(|(_, count)| count).sum::<u64>(), 4);
     }
 }

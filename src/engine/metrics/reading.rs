@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::{
-    histogram::Spread,
+    histogram::Histogram,
     series::Series,
     source::Source,
-    values::{Figure, Figures},
+    values::{MetricValue, MetricValues},
 };
 
 /// What was read of all things of one kind and name. Whoever drops it may drop the last of one of them.
 pub(crate) struct Reading {
     pub(crate) name: String,
     pub(super) series: &'static [Series],
-    pub(super) figures: Figures,
+    pub(super) values: MetricValues,
     /// Those that still live.
     pub(crate) sources: Vec<Arc<dyn Source>>,
 }
@@ -27,7 +27,7 @@ impl Reading {
     /// The count of a series, of all its labels; none where the kind has no such series.
     pub(crate) fn count(&self, series: &str) -> Option<u64> {
         let counts = self.of(series).filter_map(|(_, figure)| match figure {
-            Figure::Count(count) => Some(*count),
+            MetricValue::Count(count) => Some(*count),
             _ => None,
         });
         counts.fold(None, |sum, count| Some(sum.unwrap_or(0) + count))
@@ -36,26 +36,26 @@ impl Reading {
     /// The count of the one of several series that has this label.
     pub(crate) fn count_of(&self, series: &str, label: &str) -> Option<u64> {
         self.of(series).find_map(|(series, figure)| match figure {
-            Figure::Count(count) if series.has_label(label) => Some(*count),
+            MetricValue::Count(count) if series.has_label(label) => Some(*count),
             _ => None,
         })
     }
 
     pub(crate) fn level(&self, series: &str) -> Option<f64> {
         self.of(series).find_map(|(_, figure)| match figure {
-            Figure::Level(level) => Some(*level),
+            MetricValue::Level(level) => Some(*level),
             _ => None,
         })
     }
 
-    pub(crate) fn spread(&self, series: &str) -> Option<&Spread> {
+    pub(crate) fn histogram(&self, series: &str) -> Option<&Histogram> {
         self.of(series).find_map(|(_, figure)| match figure {
-            Figure::Spread(spread) => Some(spread),
+            MetricValue::Histogram(histogram) => Some(histogram),
             _ => None,
         })
     }
 
-    fn of(&self, series: &str) -> impl Iterator<Item = (&Series, &Figure)> {
-        self.series.iter().zip(self.figures.all()).filter(move |(one, _)| one.name == series)
+    fn of(&self, series: &str) -> impl Iterator<Item = (&Series, &MetricValue)> {
+        self.series.iter().zip(self.values.all()).filter(move |(one, _)| one.name == series)
     }
 }

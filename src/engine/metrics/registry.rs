@@ -21,10 +21,10 @@ use metrics::{Key, Recorder, with_recorder};
 #[cfg(feature = "dashboard")]
 use super::reading::Reading;
 use super::{
-    export_order::Teller,
+    export_order::ExportTurn,
     series::{Handle, Series},
     source::Source,
-    values::Figures,
+    values::MetricValues,
 };
 
 /// How often all is told.
@@ -54,13 +54,13 @@ struct Group {
     introduction: Introduction,
     members: BTreeMap<u64, Member>,
     /// What those had who have ended.
-    ended: Figures,
-    told: Told,
+    ended: MetricValues,
+    given: RecorderState,
 }
 
 struct Member {
     source: Weak<dyn Source>,
-    last: Figures,
+    last: MetricValues,
 }
 
 /// How a recorder gets to know a group.
@@ -74,18 +74,18 @@ struct Introduction {
 
 /// What the recorder of the process knows of a group.
 #[derive(Default)]
-struct Told {
+struct RecorderState {
     recorder: usize,
     handles: Arc<OnceLock<Box<[Handle]>>>,
-    figures: Figures,
+    values: MetricValues,
 }
 
 /// What a recorder is to be told of a group.
 struct News {
     introduction: Introduction,
     handles: Arc<OnceLock<Box<[Handle]>>>,
-    told: Figures,
-    now: Figures,
+    given: MetricValues,
+    now: MetricValues,
 }
 
 /// A group, a member of it, and the thing itself.
@@ -122,10 +122,10 @@ pub(crate) fn register(
             keys: series.iter().map(|series| series.key(name)).collect(),
         },
         members: BTreeMap::new(),
-        ended: Figures::default(),
-        told: Told::default(),
+        ended: MetricValues::default(),
+        given: RecorderState::default(),
     });
-    group.members.insert(id, Member { source, last: Figures::default() });
+    group.members.insert(id, Member { source, last: MetricValues::default() });
     if !mem::replace(&mut registry.is_followed, true) {
         drop(registry);
         follow();
@@ -139,9 +139,9 @@ pub(super) fn publish() {
         // We may be the last who have one of them, and its end is somebody's code.
         drop(living);
         teller.wait_for_earlier();
-        for News { introduction, handles, told, now } in news {
+        for News { introduction, handles, given, now } in news {
             let handles = handles.get_or_init(|| introduction.introduce(recorder));
-            now.tell(&told, handles);
+            now.tell(&given, handles);
         }
     });
 }
@@ -153,7 +153,7 @@ pub(crate) fn look() -> Vec<Reading> {
     let mut readings = Vec::new();
     let mut living = living.into_iter().peekable();
     // Both in the order of the groups.
-    for News { introduction, now: figures, .. } in news {
+    for News { introduction, now: values, .. } in news {
         let (series, name) = (introduction.series, introduction.name);
         let mut sources = Vec::new();
         let is_of_it = |(group, ..): &Living| group.0 == series[0].name && group.1 == *name;
@@ -161,7 +161,7 @@ pub(crate) fn look() -> Vec<Reading> {
             sources.push(source);
         }
         if !sources.is_empty() {
-            readings.push(Reading { name: name.to_string(), series, figures, sources });
+            readings.push(Reading { name: name.to_string(), series, values, sources });
         }
     }
     readings
@@ -169,20 +169,20 @@ pub(crate) fn look() -> Vec<Reading> {
 
 /// Reads all; what is new to the recorder of the process, or to one that knows nothing. And whom it read, to be dropped
 /// under no lock; and that it is about to be told.
-fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, Teller) {
+fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, ExportTurn) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // One that is for this thread alone comes and goes: nothing is known of it. Nor of one in whose place another was
     // installed since this call began.
     let global = recorder.filter(|recorder| is_global(*recorder));
     let living = registry().living();
     let read = living.iter().map(|(_, _, source)| {
-        let mut figures = Figures::default();
-        source.read(&mut figures);
-        figures
+        let mut values = MetricValues::default();
+        source.read(&mut values);
+        values
     });
     let read: Vec<_> = read.collect();
     let news = registry().renew(&living, read, global);
-    let teller = Teller::new();
+    let teller = ExportTurn::new();
     drop(turn);
     (news, living, teller)
 }
@@ -192,11 +192,11 @@ fn follow() {
     let follow = || {
         loop {
             // Asked before, so that the end of the last one is told, too.
-            let goes_on = registry().is_followed();
+            let is_followed = registry().is_followed();
             if catch_unwind(AssertUnwindSafe(publish)).is_err() {
                 tracing::error!("a recorder of metrics panicked");
             }
-            if !goes_on {
+            if !is_followed {
                 break;
             }
             thread::sleep(EVERY);
@@ -219,12 +219,17 @@ impl Registry {
     }
 
     /// Takes in what was read.
-    fn renew(&mut self, living: &[Living], read: Vec<Figures>, global: Option<usize>) -> Vec<News> {
-        for ((group, id, _), figures) in living.iter().zip(read) {
+    fn renew(
+        &mut self,
+        living: &[Living],
+        read: Vec<MetricValues>,
+        global: Option<usize>,
+    ) -> Vec<News> {
+        for ((group, id, _), values) in living.iter().zip(read) {
             let group = self.groups.get_mut(group).expect("groups stay");
-            debug_assert_eq!(figures.len(), group.introduction.series.len());
+            debug_assert_eq!(values.len(), group.introduction.series.len());
             let member = group.members.get_mut(id).expect("members stay as long as they live");
-            member.last.renew(figures);
+            member.last.renew(values);
         }
         self.groups.values_mut().map(|group| group.news(global)).collect()
     }
@@ -242,13 +247,18 @@ impl Group {
         self.members.values().for_each(|member| now.add(&member.last));
         let introduction = self.introduction.clone();
         let Some(recorder) = global else {
-            return News { introduction, handles: Arc::default(), told: Figures::default(), now };
+            return News {
+                introduction,
+                handles: Arc::default(),
+                given: MetricValues::default(),
+                now,
+            };
         };
-        if self.told.recorder != recorder {
-            self.told = Told { recorder, ..Told::default() };
+        if self.given.recorder != recorder {
+            self.given = RecorderState { recorder, ..RecorderState::default() };
         }
-        let told = mem::replace(&mut self.told.figures, now.clone());
-        News { introduction, handles: self.told.handles.clone(), told, now }
+        let given = mem::replace(&mut self.given.values, now.clone());
+        News { introduction, handles: self.given.handles.clone(), given, now }
     }
 }
 

@@ -16,14 +16,14 @@ pub(crate) struct Series {
 enum Kind {
     Counter,
     Gauge,
-    Spread,
+    Histogram,
 }
 
 /// Where a recorder takes the figures of a series.
 pub(super) enum Handle {
     Counter(Counter),
     Gauge(Gauge),
-    Spread(Histogram),
+    Histogram(Histogram),
 }
 
 static METADATA: Metadata<'static> =
@@ -40,8 +40,8 @@ pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Series {
 }
 
 /// How long something took.
-pub(crate) const fn spread(name: &'static str, help: &'static str) -> Series {
-    Series { kind: Kind::Spread, name, help, label: None }
+pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Series {
+    Series { kind: Kind::Histogram, name, help, label: None }
 }
 
 impl Series {
@@ -75,9 +75,9 @@ impl Series {
                 recorder.describe_gauge(name, unit, help);
                 Handle::Gauge(recorder.register_gauge(key, &METADATA))
             }
-            Kind::Spread => {
+            Kind::Histogram => {
                 recorder.describe_histogram(name, unit, help);
-                Handle::Spread(recorder.register_histogram(key, &METADATA))
+                Handle::Histogram(recorder.register_histogram(key, &METADATA))
             }
         }
     }

@@ -1,13 +1,13 @@
 //! What tells of itself: figures, and where somebody may look closer, what is asked for.
 
-use super::values::Figures;
+use super::values::MetricValues;
 #[cfg(feature = "dashboard")]
 use crate::engine::ttl::Ttl;
 
 /// What tells of itself.
 pub(crate) trait Source: Send + Sync + 'static {
     /// In the order of the series of its kind.
-    fn read(&self, figures: &mut Figures);
+    fn read(&self, values: &mut MetricValues);
 
     /// The keys that were denied most often of late, the first one most often. Of these there are few.
     #[cfg(feature = "dashboard")]

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::{
     Location, Store,
     entry::{Cause, Entry},
-    evict::Gone,
+    evict::DropQueue,
     window,
     write::tell,
 };
@@ -50,7 +50,7 @@ struct Group<'a> {
 /// Those who wait for what was put. They are told when this is dropped: after the lock, and also of what was put before
 /// user code panicked.
 #[derive(Default)]
-struct Comers(Vec<Arc<Notify>>);
+struct NotifyOnDrop(Vec<Arc<Notify>>);
 
 impl Places {
     fn new(places: impl Iterator<Item = Location>) -> Self {
@@ -174,7 +174,7 @@ where
     where
         V: Clone,
     {
-        let mut gone = Gone::new();
+        let mut gone = DropQueue::new();
         while let Some(group) = places.next_group() {
             if self.evicting_bound().is_none() && !self.has_removed() {
                 self.set_group(group, entries, now, &deadline, &mut gone);
@@ -203,7 +203,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut gone = Gone::new();
+        let mut gone = DropQueue::new();
         while let Some(group) = places.next_group() {
             *removed += self.remove_group(group, keys, now, &mut gone);
             if now.has_ticked() {
@@ -218,7 +218,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.minds_reads() || self.has_removed() {
+        if self.tracks_access() || self.has_removed() {
             for number in group.numbers() {
                 values[number] = self.get(keys[number], now);
             }
@@ -248,37 +248,37 @@ where
         entries: &mut [Option<(K, V)>],
         now: &impl Now,
         deadline: &impl Fn() -> Deadline,
-        gone: &mut Gone<K, V>,
+        gone: &mut DropQueue<K, V>,
     ) {
-        let mut comers = Comers::default();
+        let mut insert_waiters = NotifyOnDrop::default();
         gone.make_room(group.order.len());
         let mut locked = self.shards.write(group.shard());
         for (place, number) in group.places() {
             let Some((key, _)) = &entries[number] else { continue };
             self.bring(&mut locked, place, |k, _| k == key);
-            let (table, beside) = locked.parts();
+            let (table, state) = locked.parts();
             let found = window::find(table, place.hash, |k| k == key);
-            beside.overtake(place.hash, key);
+            state.bump_write_version(place.hash, key);
             // All that is the user's has run.
             let Some((key, value)) = entries[number].take() else { continue };
-            comers.0.extend(beside.comers(place.hash));
-            let own = deadline();
-            let fresh = self.until(own, now);
+            insert_waiters.0.extend(state.insert_waiters(place.hash));
+            let hard_deadline = deadline();
+            let fresh = self.until(hard_deadline, now);
             let Some((bucket, entry)) = found else {
                 let bucket = self.insert(&mut locked, place, key, Entry::new(value, fresh));
-                self.written(locked.parts().1, bucket, own, None);
+                self.written(locked.parts().1, bucket, hard_deadline, None);
                 continue;
             };
             let is_dead = now.is_dead(entry.deadline());
             let old = entry.replace(value, fresh);
-            self.note(beside, place.index, bucket, fresh);
-            self.written(beside, bucket, own, None);
+            self.note(state, place.index, bucket, fresh);
+            self.written(state, bucket, hard_deadline, None);
             // The key that is in the map stays, and the caller's goes.
             let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
             self.depart(&mut locked, key, old, cause, now, gone);
         }
         drop(locked);
-        gone.let_go();
+        gone.drop_entries();
     }
 
     fn remove_group<Q>(
@@ -286,13 +286,13 @@ where
         group: Group<'_>,
         keys: &[&Q],
         now: &impl Now,
-        gone: &mut Gone<K, V>,
+        gone: &mut DropQueue<K, V>,
     ) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         for (place, number) in group.places() {
-            self.let_removed_leave(place, keys[number], now);
+            self.purge_if_tag_removed(place, keys[number], now);
         }
         let mut removed = 0;
         gone.make_room(group.order.len());
@@ -300,8 +300,8 @@ where
         for (place, number) in group.places() {
             let key = keys[number];
             self.bring(&mut locked, place, |k, _| key.equivalent(k));
-            let (table, beside) = locked.parts();
-            beside.overtake(place.hash, key);
+            let (table, state) = locked.parts();
+            state.bump_write_version(place.hash, key);
             let found = window::find(table, place.hash, |k| key.equivalent(k));
             let Some((bucket, entry)) = found else { continue };
             let is_dead = now.is_dead(entry.deadline());
@@ -311,7 +311,7 @@ where
             self.depart(&mut locked, key, entry, cause, now, gone);
         }
         drop(locked);
-        gone.let_go();
+        gone.drop_entries();
         removed
     }
 
@@ -331,9 +331,9 @@ where
     }
 }
 
-impl Drop for Comers {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|comers| tell(Some(comers)));
+        self.0.drain(..).for_each(|insert_waiters| tell(Some(insert_waiters)));
     }
 }
 

@@ -94,7 +94,7 @@ impl<K, V> Bound<K, V> {
 
     /// So much has come, for so much that left. Tells how much of it is too much.
     #[inline]
-    pub(super) fn exchange(&self, come: u64, left: u64) -> u64 {
+    pub(super) fn adjust(&self, come: u64, left: u64) -> u64 {
         if come <= left {
             self.free(left - come);
             return 0;

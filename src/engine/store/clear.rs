@@ -11,7 +11,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
-    table_cursor::Pass,
+    table_cursor::TableCursor,
     window::{self, WINDOW},
 };
 use crate::engine::{
@@ -29,35 +29,35 @@ where
 {
     /// Takes out what is in the next windows of a shard, or all of it where nobody wants to hear of it; tells whether
     /// there may be more.
-    pub(crate) fn clear_windows(&self, pass: &mut Pass, now: &impl Now) -> bool {
+    pub(crate) fn clear_windows(&self, pass: &mut TableCursor, now: &impl Now) -> bool {
         // Made before the lock: to allocate under it would keep readers waiting for the system.
         let mut gone = RawTable::with_capacity(self.reserved);
         let mut departures = Vec::with_capacity(CLEARED_AT_ONCE);
         let mut locked = self.shards.write(pass.shard);
-        if locked.beside().old.is_some() {
+        if locked.state().old.is_some() {
             let (_, emptied) = self.move_some(&mut locked, pass.shard);
             drop(locked);
             drop(emptied);
             return true;
         }
         let now = now.tick();
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let mut freed = 0;
-        beside.overtake_all();
-        let wanted = self.journal.wants(Cause::Expired)
-            || self.journal.wants(Cause::Removed)
-            || beside.asked.as_ref().is_some_and(|asked| asked.has_leavers());
+        state.bump_all_write_versions();
+        let wanted = self.journal.has_subscriber(Cause::Expired)
+            || self.journal.has_subscriber(Cause::Removed)
+            || state.waiters.as_ref().is_some_and(|waiters| waiters.has_departure_waiters());
         if wanted {
-            pass.go_on(beside.generation);
+            pass.resume_in(state.generation);
             let end = table.buckets().min(pass.next + CLEARED_AT_ONCE);
             for start in (pass.next..end).step_by(WINDOW) {
                 let window = start..end.min(start + WINDOW);
                 let taken = |bucket, key, entry: Entry<V>| {
-                    let is_removed = beside.kept.is_removed(bucket, entry.deadline());
-                    freed += beside.kept.left(bucket);
+                    let is_removed = state.side_tables.is_removed(bucket, entry.deadline());
+                    freed += state.side_tables.left(bucket);
                     let mut departure = departed(key, entry, is_removed, now);
-                    if let Some(asked) = &mut beside.asked {
-                        departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                    if let Some(waiters) = &mut state.waiters {
+                        departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
                     }
                     departures.push(departure);
                 };
@@ -68,10 +68,10 @@ where
         let ends = !wanted || pass.next == table.buckets();
         if !wanted || ends && table.is_empty() {
             mem::swap(table, &mut gone);
-            freed += beside.kept.cleared(gone.len());
-            beside.kept.resize(table.buckets());
-            beside.index.clear();
-            beside.entries_moved(table);
+            freed += state.side_tables.cleared(gone.len());
+            state.side_tables.resize(table.buckets());
+            state.index.clear();
+            state.entries_moved(table);
         }
         let mut expired = departures.iter().filter(|d| d.cause == Cause::Expired).count();
         let mut removed = departures.len() - expired;
@@ -84,7 +84,7 @@ where
         });
         // These counters are only ever written under the lock.
         let counting = self.shards.write(pass.shard);
-        let counters = &self.notes[pass.shard].departures;
+        let counters = &self.meta[pass.shard].departures;
         bump(&counters.expired, expired as u64);
         bump(&counters.removed, removed as u64);
         drop(counting);

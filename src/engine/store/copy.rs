@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Store, table_cursor::Pass, tags::TagSet, window};
+use super::{Store, table_cursor::TableCursor, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
 /// A live entry, as it was under the lock.
@@ -14,7 +14,7 @@ pub(crate) struct Copied<K, V> {
     pub(crate) value: V,
     pub(crate) deadline: Deadline,
     /// Until when it may live where it is read: later, in a cache whose entries die idle.
-    pub(crate) own: Deadline,
+    pub(crate) hard_deadline: Deadline,
     pub(crate) tags: Option<TagSet>,
 }
 
@@ -37,7 +37,7 @@ where
     /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
     pub(crate) fn copy_some(
         &self,
-        pass: &mut Pass,
+        pass: &mut TableCursor,
         now: &impl Now,
         copies: &mut Vec<Copied<K, V>>,
     ) -> bool
@@ -46,15 +46,15 @@ where
         V: Clone,
     {
         let shard = self.shards.read(pass.shard);
-        if shard.beside().old.is_some() {
+        if shard.state().old.is_some() {
             // An entry that moves from one table to the other could be missed in both.
             drop(shard);
             self.move_on(pass.shard);
             return true;
         }
         let now = now.tick();
-        pass.go_on(shard.beside().generation);
-        let kept = &shard.beside().kept;
+        pass.resume_in(shard.state().generation);
+        let side_tables = &shard.state().side_tables;
         let begin = Instant::now();
         let mut between = CLONES_BETWEEN;
         let mut until_reading = between;
@@ -64,10 +64,16 @@ where
             pass.next += 1;
             let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
             let deadline = entry.deadline();
-            if !deadline.is_dead(now) && !kept.is_removed(bucket, deadline) {
-                let own = kept.own(bucket).unwrap_or(deadline);
+            if !deadline.is_dead(now) && !side_tables.is_removed(bucket, deadline) {
+                let hard_deadline = side_tables.hard_deadline(bucket).unwrap_or(deadline);
                 let (key, value) = (key.clone(), entry.value.clone());
-                copies.push(Copied { key, value, deadline, own, tags: kept.tags(bucket) });
+                copies.push(Copied {
+                    key,
+                    value,
+                    deadline,
+                    hard_deadline,
+                    tags: side_tables.tags(bucket),
+                });
                 until_reading -= 1;
                 if until_reading == 0 {
                     let took = begin.elapsed();

@@ -5,32 +5,32 @@ use std::{pin::pin, sync::OnceLock};
 use tokio::sync::Notify;
 
 /// Told of once, to all: a `T`.
-pub(crate) struct Farewell<T> {
+pub(crate) struct DepartureSignal<T> {
     event: OnceLock<T>,
-    told: Notify,
+    notify: Notify,
 }
 
-impl<T: Clone> Farewell<T> {
+impl<T: Clone> DepartureSignal<T> {
     pub(super) fn new() -> Self {
-        Self { event: OnceLock::new(), told: Notify::new() }
+        Self { event: OnceLock::new(), notify: Notify::new() }
     }
 
     /// It has left.
     pub(crate) fn tell(&self, event: T) {
         // Each is told of once: who has left does not leave again.
         let _ = self.event.set(event);
-        self.told.notify_waiters();
+        self.notify.notify_waiters();
     }
 
     /// Waits until it has left. Cancel safe.
     pub(crate) async fn event(&self) -> T {
         loop {
-            let mut told = pin!(self.told.notified());
-            told.as_mut().enable();
+            let mut notify = pin!(self.notify.notified());
+            notify.as_mut().enable();
             if let Some(event) = self.event.get() {
                 return event.clone();
             }
-            told.await;
+            notify.await;
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, mem, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::departure_signal::Farewell;
+use super::departure_signal::DepartureSignal;
 use crate::engine::clock::{AtomicDeadline, Deadline, Tick};
 #[cfg(feature = "serde")]
 use crate::engine::seconds;
@@ -64,7 +64,7 @@ pub(crate) struct Departure<K, V> {
     /// Who waits for it, of whatever cause, and the key by which they were found. Boxed: hardly any departure has it, and
     /// streams keep many.
     #[allow(clippy::type_complexity)]
-    pub(crate) farewell: Option<Box<(Arc<Farewell<Arc<Event<K, V>>>>, K)>>,
+    pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,
 }
 
 impl<V> Entry<V> {
@@ -100,7 +100,7 @@ impl<V> Entry<V> {
 
     pub(crate) fn depart<K>(self, key: K, cause: Cause, at: Tick) -> Departure<K, V> {
         let deadline = self.deadline();
-        Departure { key, value: self.value, cause, deadline, at, farewell: None }
+        Departure { key, value: self.value, cause, deadline, at, waiters: None }
     }
 }
 

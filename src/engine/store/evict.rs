@@ -7,11 +7,11 @@
 use std::hash::{BuildHasher, Hash};
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     bound::{self, Bound, Weigher},
     counters::bump,
     entry::{Cause, Departure, Entry},
-    eviction_state::Room,
+    eviction_state::EvictionState,
     policy::Policy,
     window::{self, Locked, WINDOW},
 };
@@ -28,7 +28,7 @@ use crate::engine::{
 const EVICTED_AT_ONCE: usize = 32;
 
 /// What has left, to be dropped after the lock. Mostly that is one entry, and nothing is allocated.
-pub(super) struct Gone<K, V> {
+pub(super) struct DropQueue<K, V> {
     first: Option<(K, V)>,
     more: Vec<(K, V)>,
     /// The caller's, of an entry that was there.
@@ -52,9 +52,9 @@ where
         for index in 0..self.shard_count() {
             let policy = first.another(seed());
             let mut locked = self.shards.write(index);
-            let (table, beside) = locked.parts();
-            let room = Room::new(policy, weigher.is_some(), table.buckets());
-            beside.kept.room = Some(Box::new(room));
+            let (table, state) = locked.parts();
+            let eviction = EvictionState::new(policy, weigher.is_some(), table.buckets());
+            state.side_tables.eviction = Some(Box::new(eviction));
         }
         self.bound = Some(Box::new(Bound::new(limit, weigher, true)));
         self
@@ -93,7 +93,7 @@ where
         let excess = bound.excess();
         if excess > 0 {
             let index = bound.next_shard(self.shard_count());
-            let mut gone = Gone::new();
+            let mut gone = DropQueue::new();
             let mut locked = self.shards.write(index);
             bound.free(self.evict(&mut locked, index, excess, None, now, &mut gone));
             drop(locked);
@@ -119,7 +119,7 @@ where
             for shard in 0..self.shard_count() {
                 let found = match self.is_due(shard, now) {
                     true => self.free_dead_of(bound, shard, now),
-                    false => Some(self.notes[shard].soonest.load(Relaxed)),
+                    false => Some(self.meta[shard].soonest.load(Relaxed)),
                 };
                 // What is behind it was not looked at.
                 soonest = soonest.min(found.unwrap_or(0));
@@ -136,29 +136,29 @@ where
     fn free_dead_of(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) -> Option<u64> {
         let mut dead = Vec::new();
         let mut locked = self.shards.write(shard);
-        if locked.beside().old.is_some() {
+        if locked.state().old.is_some() {
             let (_, emptied) = self.move_some(&mut locked, shard);
             drop(locked);
             drop(emptied);
             return None;
         }
         let now = now.tick();
-        let (table, Beside { index, kept, asked, .. }) = locked.parts();
+        let (table, ShardState { index, side_tables, waiters, .. }) = locked.parts();
         let buckets = table.buckets();
         let (mut freed, mut next, mut removed) = (0, 0, 0);
-        index.rebase(self.over_at(now));
+        index.rebase(self.stale_cutoff(now));
         let mut nothing_before = index.next_moment(now);
         while dead.is_empty() && next < buckets {
             let Some(start) = index.next_due(next, buckets, now) else { break };
             let taken = |bucket, key, entry: Entry<V>| {
                 // By a tag, while it lived.
-                let is_removed = kept.is_removed(bucket, entry.deadline());
+                let is_removed = side_tables.is_removed(bucket, entry.deadline());
                 removed += u64::from(is_removed);
-                freed += kept.left(bucket);
+                freed += side_tables.left(bucket);
                 let cause = if is_removed { Cause::Removed } else { Cause::Expired };
                 let mut departure = entry.depart(key, cause, now);
-                if let Some(asked) = asked {
-                    departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                if let Some(waiters) = waiters {
+                    departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
                 }
                 dead.push(departure);
             };
@@ -169,8 +169,8 @@ where
             nothing_before = nothing_before.min(soonest.order());
         }
         let found = !dead.is_empty();
-        self.notes[shard].soonest.store(index.learn_soonest().order(), Relaxed);
-        let departures = &self.notes[shard].departures;
+        self.meta[shard].soonest.store(index.learn_soonest().order(), Relaxed);
+        let departures = &self.meta[shard].departures;
         bump(&departures.expired, dead.len() as u64 - removed);
         bump(&departures.removed, removed);
         match removed {
@@ -186,26 +186,26 @@ where
     /// Whether something in this shard may be dead.
     #[inline]
     fn is_due(&self, shard: usize, now: &impl Now) -> bool {
-        bound::is_due(self.notes[shard].soonest.load(Relaxed), now)
+        bound::is_due(self.meta[shard].soonest.load(Relaxed), now)
     }
 
     /// Lets entries of a locked shard leave until they make room for `wanted`, or a share of it has left. Tells for how
     /// much there is room.
     pub(super) fn evict(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         shard: usize,
         wanted: u64,
-        spared: Option<usize>,
+        exempt: Option<usize>,
         now: &impl Now,
-        gone: &mut Gone<K, V>,
+        gone: &mut DropQueue<K, V>,
     ) -> u64 {
         let (mut freed, mut count) = (0, 0);
         let most = EVICTED_AT_ONCE.min(1 + locked.len() / 8);
         while freed < wanted && count < most {
             let (may_be_dead, may_be_removed) = (self.is_due(shard, now), self.has_removed());
-            let (table, beside) = locked.parts();
-            let Some((room, tags)) = beside.kept.room() else { break };
+            let (table, state) = locked.parts();
+            let Some((eviction, tags)) = state.side_tables.eviction() else { break };
             // Nobody finds it any more.
             let is_gone = |bucket| {
                 window::entry_at(table, bucket).is_some_and(|(_, entry)| {
@@ -215,8 +215,9 @@ where
                             && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
                 })
             };
-            let Some(bucket) = room.choose(spared, may_be_dead || may_be_removed, is_gone) else {
-                if beside.old.is_none() {
+            let Some(bucket) = eviction.choose(exempt, may_be_dead || may_be_removed, is_gone)
+            else {
+                if state.old.is_none() {
                     break;
                 }
                 // Who could leave has not come to this table yet.
@@ -227,10 +228,11 @@ where
             let len = table.len();
             let (key, entry) = window::take_at(table, bucket);
             let is_dead = may_be_dead && now.is_dead(entry.deadline());
-            let is_removed = may_be_removed && beside.kept.is_removed(bucket, entry.deadline());
+            let is_removed =
+                may_be_removed && state.side_tables.is_removed(bucket, entry.deadline());
             freed += match is_dead || is_removed {
-                true => beside.kept.left(bucket),
-                false => beside.kept.evicted(bucket, self.rehash(&key), len - 1),
+                true => state.side_tables.left(bucket),
+                false => state.side_tables.evicted(bucket, self.rehash(&key), len - 1),
             };
             let cause = match () {
                 () if is_removed => Cause::Removed,
@@ -244,14 +246,14 @@ where
         freed
     }
 
-    /// Lets entries of any shard leave until they make room for `owed`, or nothing is too much any more; never that of
-    /// the key at `spared`, which was just written.
+    /// Lets entries of any shard leave until they make room for `to_evict`, or nothing is too much any more; never that of
+    /// the key at `exempt`, which was just written.
     #[cold]
     pub(super) fn evict_elsewhere(
         &self,
         bound: &Bound<K, V>,
-        mut owed: u64,
-        spared: Location,
+        mut to_evict: u64,
+        exempt: Location,
         now: &impl Now,
     ) {
         let shards = self.shard_count();
@@ -261,7 +263,7 @@ where
         loop {
             let mut found = false;
             for step in 0..shards {
-                if owed == 0 || bound.excess() == 0 {
+                if to_evict == 0 || bound.excess() == 0 {
                     return;
                 }
                 let index = (first + step) % shards;
@@ -270,20 +272,20 @@ where
                     false => self.shards.try_write(index),
                 };
                 let Some(mut locked) = locked else { continue };
-                let spared = match index == spared.shard() {
+                let exempt = match index == exempt.shard() {
                     true => {
-                        let is_it = |key: &K, _: &Entry<V>| self.rehash(key) == spared.hash();
-                        let found = window::find_where(locked.parts().0, spared.hash(), is_it);
+                        let is_it = |key: &K, _: &Entry<V>| self.rehash(key) == exempt.hash();
+                        let found = window::find_where(locked.parts().0, exempt.hash(), is_it);
                         found.map(|(bucket, _)| bucket)
                     }
                     false => None,
                 };
-                let mut gone = Gone::new();
-                let freed = self.evict(&mut locked, index, owed, spared, now, &mut gone);
+                let mut gone = DropQueue::new();
+                let freed = self.evict(&mut locked, index, to_evict, exempt, now, &mut gone);
                 bound.free(freed);
                 drop(locked);
                 gone.drop_all();
-                owed = owed.saturating_sub(freed);
+                to_evict = to_evict.saturating_sub(freed);
                 found |= freed > 0;
             }
             if waits && !found {
@@ -296,15 +298,15 @@ where
     /// Counts and records that an entry has left its shard, which is locked.
     pub(super) fn depart(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         key: K,
         entry: Entry<V>,
         cause: Cause,
         now: &impl Now,
-        gone: &mut Gone<K, V>,
+        gone: &mut DropQueue<K, V>,
     ) {
         let shard = locked.index();
-        let departures = &self.notes[shard].departures;
+        let departures = &self.meta[shard].departures;
         let count = match cause {
             Cause::Expired => &departures.expired,
             Cause::Evicted => &departures.evicted,
@@ -313,10 +315,10 @@ where
         };
         bump(count, 1);
         // Not where nobody wants to hear of it: the time would have to be asked.
-        match self.journal.wants(cause) || locked.beside().asked.is_some() {
+        match self.journal.has_subscriber(cause) || locked.state().waiters.is_some() {
             true => {
                 let mut departure = entry.depart(key, cause, now.tick());
-                self.bid_farewell(locked.parts().1, &mut departure);
+                self.attach_waiters(locked.parts().1, &mut departure);
                 gone.keep_departure(self.journal.record(shard, departure));
             }
             false => gone.keep(key, entry.value),
@@ -324,7 +326,7 @@ where
     }
 }
 
-impl<K, V> Gone<K, V> {
+impl<K, V> DropQueue<K, V> {
     pub(super) fn new() -> Self {
         Self { first: None, more: Vec::new(), key: None }
     }
@@ -353,12 +355,12 @@ impl<K, V> Gone<K, V> {
 
     /// One by one: what panics of one that made room is no business of who needed it.
     pub(super) fn drop_all(mut self) {
-        self.let_go();
+        self.drop_entries();
         drop(self.key);
     }
 
     /// As [`drop_all`](Self::drop_all), of what has an entry; what comes then finds its room.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn drop_entries(&mut self) {
         panics::drop_all(self.first.take());
         panics::drop_all(self.more.drain(..));
     }

@@ -1,9 +1,9 @@
 //! What a shard of a bounded store keeps of its entries, by the bucket that each is in: who is worth keeping, and what
 //! each weighs.
 
-use super::policy::{Look, Policy, Words};
+use super::policy::{AccessWords, BucketState, Policy};
 
-pub(super) struct Room {
+pub(super) struct EvictionState {
     policy: Policy,
     /// None where each entry weighs 1.
     weights: Option<Vec<u32>>,
@@ -12,12 +12,12 @@ pub(super) struct Room {
 }
 
 /// What was kept of the entries of a table that they leave.
-pub(super) struct Marks {
-    words: Words,
+pub(super) struct OldEvictionState {
+    words: AccessWords,
     weights: Vec<u32>,
 }
 
-impl Room {
+impl EvictionState {
     pub(super) fn new(mut policy: Policy, has_weigher: bool, buckets: usize) -> Self {
         policy.resize(buckets);
         Self { policy, weights: has_weigher.then(|| vec![0; buckets]), weight: 0 }
@@ -74,15 +74,15 @@ impl Room {
     }
 
     /// Another table takes the place of the present one.
-    pub(super) fn resize(&mut self, buckets: usize) -> Marks {
+    pub(super) fn resize(&mut self, buckets: usize) -> OldEvictionState {
         let words = self.policy.resize(buckets);
         let weights =
             self.weights.as_mut().map(|weights| std::mem::replace(weights, vec![0; buckets]));
-        Marks { words, weights: weights.unwrap_or_default() }
+        OldEvictionState { words, weights: weights.unwrap_or_default() }
     }
 
     /// An entry has come from a bucket of a table that it left.
-    pub(super) fn relocate(&mut self, marks: &Marks, from: usize, to: usize) {
+    pub(super) fn relocate(&mut self, marks: &OldEvictionState, from: usize, to: usize) {
         self.policy.relocate(&marks.words, from, to);
         if let Some(weights) = &mut self.weights {
             weights[to] = marks.weights[from];
@@ -93,20 +93,20 @@ impl Room {
     #[inline]
     pub(super) fn choose(
         &mut self,
-        spared: Option<usize>,
+        exempt: Option<usize>,
         may_be_gone: bool,
         is_gone: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         match weights {
             // Where nobody is gone and all weigh the same, the entries are not looked at.
-            None if !may_be_gone => policy.victim(spared, false, |_| Look::Live),
-            weights => policy.victim(spared, may_be_gone, |bucket| {
+            None if !may_be_gone => policy.victim(exempt, false, |_| BucketState::Live),
+            weights => policy.victim(exempt, may_be_gone, |bucket| {
                 let weighs = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
                 match () {
-                    () if may_be_gone && is_gone(bucket) => Look::Dead,
-                    () if weighs() => Look::Live,
-                    () => Look::Useless,
+                    () if may_be_gone && is_gone(bucket) => BucketState::Expired,
+                    () if weighs() => BucketState::Live,
+                    () => BucketState::Weightless,
                 }
             }),
         }

@@ -17,22 +17,22 @@ use crate::engine::sync::{
 
 pub(crate) struct Flight<V> {
     /// How many writes there were to the key; written under the lock of those who join.
-    overtakes: AtomicU32,
+    write_version: AtomicU32,
     phase: Mutex<Phase<V>>,
-    told: Notify,
+    notify: Notify,
 }
 
 enum Phase<V> {
-    Led,
+    Running,
     /// Who led has gone, and nobody has taken its place yet.
-    Vacant,
-    Landed(Arc<Landing<V>>),
+    Leaderless,
+    Finished(Arc<LoadResult<V>>),
 }
 
 /// How a load ended.
-pub(crate) struct Landing<V> {
+pub(crate) struct LoadResult<V> {
     /// How many writes to the key there had been when it began.
-    pub(crate) began: u32,
+    pub(crate) started_at_version: u32,
     pub(crate) outcome: Outcome<V>,
 }
 
@@ -42,67 +42,71 @@ pub(crate) type Outcome<V> = Result<V, Failure>;
 pub(crate) type Failure = Arc<dyn Any + Send + Sync>;
 
 /// What comes of waiting.
-pub(crate) enum Awaited<V> {
+pub(crate) enum WaitOutcome<V> {
     /// Who waited leads from now on.
-    Leads,
-    Landed(Arc<Landing<V>>),
+    Leader,
+    Finished(Arc<LoadResult<V>>),
 }
 
 impl<V> Flight<V> {
     /// Its maker leads.
     pub(crate) fn new() -> Self {
-        Self { overtakes: AtomicU32::new(0), phase: Mutex::new(Phase::Led), told: Notify::new() }
+        Self {
+            write_version: AtomicU32::new(0),
+            phase: Mutex::new(Phase::Running),
+            notify: Notify::new(),
+        }
     }
 
-    pub(crate) fn overtake(&self) {
-        self.overtakes.store(self.overtakes() + 1, Relaxed);
+    pub(crate) fn bump_write_version(&self) {
+        self.write_version.store(self.write_version() + 1, Relaxed);
     }
 
-    pub(crate) fn overtakes(&self) -> u32 {
-        self.overtakes.load(Relaxed)
+    pub(crate) fn write_version(&self) -> u32 {
+        self.write_version.load(Relaxed)
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.phase(), Phase::Landed(_))
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(*self.phase(), Phase::Finished(_))
     }
 
     /// Who led goes, with nothing done.
-    pub(crate) fn give_up(&self) {
-        *self.phase() = Phase::Vacant;
-        self.told.notify_one();
+    pub(crate) fn abandon(&self) {
+        *self.phase() = Phase::Leaderless;
+        self.notify.notify_one();
     }
 
     /// Who led is done.
-    pub(crate) fn land(&self, landing: Landing<V>) {
-        let landed = Phase::Landed(Arc::new(landing));
+    pub(crate) fn finish(&self, result: LoadResult<V>) {
+        let landed = Phase::Finished(Arc::new(result));
         let before = mem::replace(&mut *self.phase(), landed);
-        debug_assert!(matches!(before, Phase::Led), "only who leads lands");
-        self.told.notify_waiters();
+        debug_assert!(matches!(before, Phase::Running), "only who leads lands");
+        self.notify.notify_waiters();
     }
 
     /// Waits until it is over, or there is nobody who leads.
     ///
     /// Cancel safe: who was told and goes has another told.
-    pub(crate) async fn wait(&self) -> Awaited<V> {
+    pub(crate) async fn wait(&self) -> WaitOutcome<V> {
         loop {
             // Before the look: who then lands or gives up tells us.
-            let mut told = pin!(self.told.notified());
-            told.as_mut().enable();
+            let mut notify = pin!(self.notify.notified());
+            notify.as_mut().enable();
             if let Some(awaited) = self.look() {
                 return awaited;
             }
-            told.await;
+            notify.await;
         }
     }
 
-    fn look(&self) -> Option<Awaited<V>> {
+    fn look(&self) -> Option<WaitOutcome<V>> {
         let mut phase = self.phase();
         match &*phase {
-            Phase::Led => None,
-            Phase::Landed(landing) => Some(Awaited::Landed(landing.clone())),
-            Phase::Vacant => {
-                *phase = Phase::Led;
-                Some(Awaited::Leads)
+            Phase::Running => None,
+            Phase::Finished(result) => Some(WaitOutcome::Finished(result.clone())),
+            Phase::Leaderless => {
+                *phase = Phase::Running;
+                Some(WaitOutcome::Leader)
             }
         }
     }

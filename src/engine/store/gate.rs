@@ -72,9 +72,9 @@ impl Gate {
         lock: impl FnOnce() -> T,
     ) -> T {
         let mut spins = 1;
-        let mut try_for = |patience| {
+        let mut try_for = |lock_wait| {
             let mut spun = 0;
-            while spun < patience {
+            while spun < lock_wait {
                 spin(spins);
                 if let Some(locked) = try_lock() {
                     return Some(locked);
@@ -101,19 +101,19 @@ impl Gate {
         locked
     }
 
-    /// Tries with the gate closed, once and then while `go_on`. Not where another has closed it.
+    /// Tries with the gate closed, once and then while `keep_trying`. Not where another has closed it.
     #[cold]
     pub(super) fn try_write_while<T>(
         &self,
         try_lock: impl Fn() -> Option<T>,
-        mut go_on: impl FnMut() -> bool,
+        mut keep_trying: impl FnMut() -> bool,
     ) -> Option<T> {
         let turn = self.turn.try_lock().ok()?;
         self.closed.store(true, Relaxed);
         let mut looks = 0;
         let locked = loop {
             let locked = try_lock();
-            if locked.is_some() || !go_on() {
+            if locked.is_some() || !keep_trying() {
                 break locked;
             }
             pause(&mut looks);

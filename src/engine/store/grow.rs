@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Store,
-    side_tables::Kept,
+    side_tables::SideTables,
     window::{self, Table, WINDOW},
 };
 
@@ -18,17 +18,17 @@ where
 {
     /// Makes a table larger that is full, by hand: what is known of its entries goes with them. One in which there are
     /// empty buckets enough only loses the marks of what has left: that takes a move for every seven entries that come.
-    pub(super) fn grow(&self, table: &mut Table<K, V>, kept: &mut Kept) {
+    pub(super) fn grow(&self, table: &mut Table<K, V>, side_tables: &mut SideTables) {
         let full = if table.buckets() < 8 { table.buckets() - 1 } else { table.buckets() / 8 * 7 };
         let wanted = if table.len() < full / 8 * 7 { full } else { full + 1 };
         let mut larger = Table::with_capacity(wanted);
-        let mut marks = kept.resize(larger.buckets());
+        let mut marks = side_tables.resize(larger.buckets());
         for start in (0..table.buckets()).step_by(WINDOW) {
             let end = table.buckets().min(start + WINDOW);
             let taken = |from, key, entry| {
                 let hash = self.rehash(&key);
                 let to = window::insert(&mut larger, hash, key, entry, |key| self.rehash(key));
-                kept.relocate(&mut marks, from, to);
+                side_tables.relocate(&mut marks, from, to);
             };
             window::take(table, start..end, usize::MAX, |_| true, taken);
         }

@@ -34,20 +34,20 @@ const MEETING: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// 3. All parts are locked where departures are taken from several, or there come to be more or fewer: what was
 ///    recorded first is not taken last.
 pub(crate) struct Journal<K, V> {
-    signs: Signs,
+    subscription: SubscriptionBits,
     flags: Flags,
     parts: [Part<K, V>; PARTS],
 }
 
 /// What verbs read, and who subscribes or waits writes. On cache lines of its own, as what is below.
 #[repr(align(128))]
-struct Signs {
+struct SubscriptionBits {
     /// The causes somebody wants to hear of, as bits; none without a subscriber.
     wanted: AtomicU8,
     /// The causes somebody waits for, as bits.
     awaited: AtomicU8,
     /// Whether departures gather, in all the parts. Written where all are locked.
-    gathers: AtomicBool,
+    is_batching: AtomicBool,
 }
 
 /// What is written each time that departures are told.
@@ -60,9 +60,9 @@ struct Flags {
     /// Whether that can't be left to the next one.
     urgent: AtomicBool,
     /// For how many departures more a crowd is taken to last.
-    crowd: AtomicUsize,
+    contention: AtomicUsize,
     /// Something dies before the sweeper would look again.
-    rung: AtomicBool,
+    wake_requested: AtomicBool,
 }
 
 /// On cache lines of its own: each departure writes one.
@@ -82,32 +82,32 @@ pub(crate) struct Taken<K, V> {
 
 impl<K, V> Journal<K, V> {
     pub(crate) fn new() -> Self {
-        let signs = Signs {
+        let subscription = SubscriptionBits {
             wanted: AtomicU8::new(0),
             awaited: AtomicU8::new(0),
-            gathers: AtomicBool::new(false),
+            is_batching: AtomicBool::new(false),
         };
         let flags = Flags {
             dirty: AtomicBool::new(false),
             due: AtomicBool::new(false),
             urgent: AtomicBool::new(false),
-            crowd: AtomicUsize::new(0),
-            rung: AtomicBool::new(false),
+            contention: AtomicUsize::new(0),
+            wake_requested: AtomicBool::new(false),
         };
-        Self { signs, flags, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
+        Self { subscription, flags, parts: array::from_fn(|_| Part(Mutex::new(Vec::new()))) }
     }
 
     /// Relaxed is enough: who subscribed before a departure in program order is seen by it.
     #[inline]
-    pub(crate) fn wants(&self, cause: Cause) -> bool {
-        self.signs.wanted.load(Relaxed) & cause.bit() != 0
+    pub(crate) fn has_subscriber(&self, cause: Cause) -> bool {
+        self.subscription.wanted.load(Relaxed) & cause.bit() != 0
     }
 
     /// Keeps departures of these causes from now on, and has those that are `awaited` told at once. What was
     /// recorded before that was seen is there for who [takes](Self::take) afterwards.
-    pub(crate) fn want(&self, wanted: u8, awaited: u8) {
-        set(&self.signs.wanted, wanted);
-        set(&self.signs.awaited, awaited);
+    pub(crate) fn set_subscribed(&self, wanted: u8, awaited: u8) {
+        set(&self.subscription.wanted, wanted);
+        set(&self.subscription.awaited, awaited);
     }
 
     /// Keeps a departure from a shard, or gives it back where nobody wants to hear of it.
@@ -117,8 +117,8 @@ impl<K, V> Journal<K, V> {
         shard: usize,
         departure: Departure<K, V>,
     ) -> Option<Departure<K, V>> {
-        let (cause, is_awaited) = (departure.cause, departure.farewell.is_some());
-        if !self.wants(cause) && !is_awaited {
+        let (cause, is_awaited) = (departure.cause, departure.waiters.is_some());
+        if !self.has_subscriber(cause) && !is_awaited {
             return Some(departure);
         }
         let mut part = self.part_of(shard);
@@ -134,8 +134,8 @@ impl<K, V> Journal<K, V> {
         cause: Cause,
         departures: &mut Vec<Departure<K, V>>,
     ) {
-        let is_awaited = departures.iter().any(|departure| departure.farewell.is_some());
-        if self.wants(cause) && !departures.is_empty() {
+        let is_awaited = departures.iter().any(|departure| departure.waiters.is_some());
+        if self.has_subscriber(cause) && !departures.is_empty() {
             let mut part = self.part_of(shard);
             let count = departures.len();
             part.append(departures);
@@ -149,8 +149,8 @@ impl<K, V> Journal<K, V> {
     pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
         let (mut causes, mut is_awaited) = (0, false);
         let wanted = departures.extract_if(.., |departure| {
-            is_awaited |= departure.farewell.is_some();
-            let is_wanted = self.wants(departure.cause) || departure.farewell.is_some();
+            is_awaited |= departure.waiters.is_some();
+            let is_wanted = self.has_subscriber(departure.cause) || departure.waiters.is_some();
             causes |= if is_wanted { departure.cause.bit() } else { 0 };
             is_wanted
         });
@@ -174,18 +174,18 @@ impl<K, V> Journal<K, V> {
     }
 
     /// Something dies before the sweeper would look again. Who flushes next wakes it.
-    pub(crate) fn ring(&self) {
-        self.flags.rung.store(true, Release);
+    pub(crate) fn request_wake(&self) {
+        self.flags.wake_requested.store(true, Release);
     }
 
     #[inline]
-    pub(crate) fn is_rung(&self) -> bool {
-        self.flags.rung.load(Acquire)
+    pub(crate) fn is_wake_requested(&self) -> bool {
+        self.flags.wake_requested.load(Acquire)
     }
 
     /// Whether it had been; it is not any more.
-    pub(crate) fn take_rung(&self) -> bool {
-        self.flags.rung.swap(false, AcqRel)
+    pub(crate) fn take_wake_request(&self) -> bool {
+        self.flags.wake_requested.swap(false, AcqRel)
     }
 
     #[inline]
@@ -195,20 +195,20 @@ impl<K, V> Journal<K, V> {
 
     /// Somebody else is telling. Whether what was claimed may be left to the next one to come.
     #[cold]
-    pub(crate) fn meets_crowd(&self) -> bool {
-        match self.flags.crowd.load(Relaxed) {
-            0 => self.flags.crowd.store(MEETING, Relaxed),
-            crowd if crowd <= CROWD / 2 => self.flags.crowd.store(CROWD, Relaxed),
+    pub(crate) fn note_contention(&self) -> bool {
+        match self.flags.contention.load(Relaxed) {
+            0 => self.flags.contention.store(MEETING, Relaxed),
+            contention if contention <= CROWD / 2 => self.flags.contention.store(CROWD, Relaxed),
             _ => {}
         }
-        self.signs.gathers.load(Relaxed) && !self.flags.urgent.load(Relaxed)
+        self.subscription.is_batching.load(Relaxed) && !self.flags.urgent.load(Relaxed)
     }
 
     /// Takes what is here. One at a time calls this.
     pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
-        let crowd = self.flags.crowd.load(Relaxed);
-        taken.gathered = self.signs.gathers.load(Relaxed);
-        if crowd == 0 && !taken.gathered {
+        let contention = self.flags.contention.load(Relaxed);
+        taken.gathered = self.subscription.is_batching.load(Relaxed);
+        if contention == 0 && !taken.gathered {
             let mut part = lock(&self.parts[0]);
             // Under the lock, so that no departure is left behind by a flag that was just set.
             self.clear_flags();
@@ -222,15 +222,15 @@ impl<K, V> Journal<K, V> {
             count += part.len();
             mem::swap(&mut **part, taken);
         }
-        let left = crowd.saturating_sub(count);
+        let left = contention.saturating_sub(count);
         taken.is_last = left == 0;
         if taken.is_last {
             parts[1..].iter_mut().for_each(|part| **part = Vec::new());
         }
         // Who has met others meanwhile has begun anew.
-        let _ = self.flags.crowd.compare_exchange(crowd, left, Relaxed, Relaxed);
+        let _ = self.flags.contention.compare_exchange(contention, left, Relaxed, Relaxed);
         if taken.gathered != (left > 0) {
-            self.signs.gathers.store(left > 0, Relaxed);
+            self.subscription.is_batching.store(left > 0, Relaxed);
         }
     }
 
@@ -238,15 +238,15 @@ impl<K, V> Journal<K, V> {
     /// of them by its key would not ask for it.
     #[inline]
     fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
-        let (signs, flags) = (&self.signs, &self.flags);
+        let (subscription, flags) = (&self.subscription, &self.flags);
         raise(&flags.dirty);
         // What nobody wants any more is urgent too: nobody would ask for it.
-        let urgent = signs.awaited.load(Relaxed) | !signs.wanted.load(Relaxed);
+        let urgent = subscription.awaited.load(Relaxed) | !subscription.wanted.load(Relaxed);
         if part.len() >= MOST || urgent & causes != 0 || is_awaited {
             // In this order, and whatever the second one was: who claims it must know.
             flags.urgent.store(true, Relaxed);
             flags.due.store(true, Release);
-        } else if part.len() % BATCH < count || !signs.gathers.load(Relaxed) {
+        } else if part.len() % BATCH < count || !subscription.is_batching.load(Relaxed) {
             raise(&flags.due);
         }
     }
@@ -261,10 +261,10 @@ impl<K, V> Journal<K, V> {
     #[inline]
     fn part_of(&self, shard: usize) -> Locked<'_, K, V> {
         loop {
-            let gathers = self.signs.gathers.load(Relaxed);
-            let part = lock(&self.parts[if gathers { shard % PARTS } else { 0 }]);
+            let is_batching = self.subscription.is_batching.load(Relaxed);
+            let part = lock(&self.parts[if is_batching { shard % PARTS } else { 0 }]);
             // In the lock it stays as it is.
-            if self.signs.gathers.load(Relaxed) == gathers {
+            if self.subscription.is_batching.load(Relaxed) == is_batching {
                 return part;
             }
         }
@@ -340,12 +340,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::{clock::Tick, store::departure_signal::Farewell};
+    use crate::engine::{clock::Tick, store::departure_signal::DepartureSignal};
 
     fn departure(key: u8, is_awaited: bool) -> Departure<u8, u8> {
         let (cause, at) = (Cause::Removed, Tick::EPOCH);
-        let farewell = is_awaited.then(|| Box::new((Arc::new(Farewell::new()), key)));
-        Departure { key, value: 0, cause, deadline: at.into(), at, farewell }
+        let waiters = is_awaited.then(|| Box::new((Arc::new(DepartureSignal::new()), key)));
+        Departure { key, value: 0, cause, deadline: at.into(), at, waiters }
     }
 
     /// In a crowd departures gather as long as nobody waits for them, and nobody asks for one that is awaited by its key.
@@ -353,8 +353,8 @@ mod tests {
     fn what_is_awaited_by_its_key_is_due_at_once_in_a_crowd_too() {
         let journal = Journal::new();
         let mut taken = Taken::new();
-        journal.want(Cause::Removed.bit(), 0);
-        journal.meets_crowd();
+        journal.set_subscribed(Cause::Removed.bit(), 0);
+        journal.note_contention();
         journal.take(&mut taken);
         assert!(journal.record(0, departure(1, false)).is_none() && !journal.is_due());
         assert!(journal.record(0, departure(2, true)).is_none() && journal.is_due());
@@ -368,6 +368,6 @@ mod tests {
         journal.record_wanted(2, &mut vec![departure(5, false), departure(6, true)]);
         assert!(journal.claim());
         // Nor can it be left to the next one to come.
-        assert!(!journal.meets_crowd());
+        assert!(!journal.note_contention());
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Beside, Store, tags::TagSet};
+use super::{ShardState, Store, tags::TagSet};
 use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
 
 /// Below this, who reads an idle entry asks the precise clock, so that it lives for just so long.
@@ -17,50 +17,54 @@ where
     S: BuildHasher + Clone,
 {
     /// Entries die when nobody has read them for so long.
-    pub(crate) fn dying_idle(mut self, idle: Duration) -> Self {
+    pub(crate) fn with_time_to_idle(mut self, idle: Duration) -> Self {
         self.idle = Some(idle);
         for index in 0..self.shard_count() {
             let mut locked = self.shards.write(index);
-            let (table, beside) = locked.parts();
-            beside.kept.dies_idle(table.buckets());
+            let (table, state) = locked.parts();
+            state.side_tables.track_hard_deadlines(table.buckets());
         }
         self
     }
 
     /// What is dead stays for so long, for those who ask for it.
-    pub(crate) fn lingering(mut self, lingers: Duration) -> Self {
-        self.lingers = nanoseconds(lingers).unwrap_or(u64::MAX);
+    pub(crate) fn with_stale_window(mut self, stale_window: Duration) -> Self {
+        self.stale_window = nanoseconds(stale_window).unwrap_or(u64::MAX);
         self
     }
 
     /// What died by then does not stay any longer.
     #[inline]
-    pub(super) fn over_at(&self, now: Tick) -> Tick {
-        now.earlier(self.lingers)
+    pub(super) fn stale_cutoff(&self, now: Tick) -> Tick {
+        now.earlier(self.stale_window)
     }
 
     /// Whether what dies at `deadline` stays no longer.
     #[inline]
-    pub(super) fn is_over(&self, deadline: Deadline, now: &impl Now) -> bool {
-        match self.lingers {
+    pub(super) fn is_past_stale_window(&self, deadline: Deadline, now: &impl Now) -> bool {
+        match self.stale_window {
             0 => now.is_dead(deadline),
-            _ => deadline.is_dead(self.over_at(now.tick())),
+            _ => deadline.is_dead(self.stale_cutoff(now.tick())),
         }
     }
 
-    /// When an entry dies that may live until `own`, and is read or written now.
+    /// When an entry dies that may live until `hard_deadline`, and is read or written now.
     #[inline]
-    pub(super) fn until(&self, own: Deadline, now: &impl Now) -> Deadline {
+    pub(super) fn until(&self, hard_deadline: Deadline, now: &impl Now) -> Deadline {
         match self.idle {
-            None => own,
-            Some(idle) => own.sooner(now.tick().after(idle)),
+            None => hard_deadline,
+            Some(idle) => hard_deadline.sooner(now.tick().after(idle)),
         }
     }
 
     /// When an entry would die that dies at `deadline`, and is read now and then no more, were it not for its own deadline;
     /// none where it is dead. Up to 50 ms later than by the precise clock, where that does not matter.
     #[inline(always)]
-    pub(super) fn outlives(&self, deadline: Deadline, now: &impl Now) -> Option<Deadline> {
+    pub(super) fn deadline_after_read(
+        &self,
+        deadline: Deadline,
+        now: &impl Now,
+    ) -> Option<Deadline> {
         match self.idle {
             Some(idle) if idle >= SHORT => Some(now.unless_dead(deadline)?.after(idle)),
             _ if now.is_dead(deadline) => None,
@@ -69,24 +73,30 @@ where
         }
     }
 
-    /// A value was written to this bucket, which may live until `own` and has these tags.
+    /// A value was written to this bucket, which may live until `hard_deadline` and has these tags.
     #[inline]
     pub(super) fn written(
         &self,
-        beside: &mut Beside<K, V>,
+        state: &mut ShardState<K, V>,
         bucket: usize,
-        own: Deadline,
+        hard_deadline: Deadline,
         tags: Option<TagSet>,
     ) {
-        if tags.is_some() || beside.kept.is_any() {
-            self.keep(beside, bucket, own, tags);
+        if tags.is_some() || state.side_tables.is_any() {
+            self.keep(state, bucket, hard_deadline, tags);
         }
     }
 
-    fn keep(&self, beside: &mut Beside<K, V>, bucket: usize, own: Deadline, tags: Option<TagSet>) {
+    fn keep(
+        &self,
+        state: &mut ShardState<K, V>,
+        bucket: usize,
+        hard_deadline: Deadline,
+        tags: Option<TagSet>,
+    ) {
         let is_tagged = tags.is_some();
-        beside.kept.written(bucket, own, tags);
-        if is_tagged && beside.kept.is_removed(bucket, Deadline::PERSISTENT) {
+        state.side_tables.written(bucket, hard_deadline, tags);
+        if is_tagged && state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
             self.note_removed();
         }
     }

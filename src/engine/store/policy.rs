@@ -22,9 +22,9 @@ use std::{
 };
 
 use self::{
-    access_word::{CLOCK_PARTS, OLDEST, Word},
+    access_word::{AccessWord, CLOCK_PARTS, OLDEST},
     ghosts::Ghosts,
-    hit_model::{Ending, Experience},
+    hit_model::{HitModel, Observation},
 };
 
 /// So many living neighbours are looked at for a victim.
@@ -35,7 +35,7 @@ const FARTHEST: usize = 8 * SAMPLE;
 
 /// So many of those that were nearly chosen are thought of the next time, which is worth as much as a sample twice
 /// as large.
-const STANDBY: usize = 2;
+const RUNNER_UPS: usize = 2;
 
 /// The second of a sample leaves without another look where it is worth an eighth more at most: in the bits of an
 /// `f32`.
@@ -49,7 +49,7 @@ const BATCH: usize = 64;
 
 /// The policy of one shard, under whose lock it is: for writing where it is `mut`, else for reading.
 pub(super) struct Policy {
-    words: Words,
+    words: AccessWords,
     ghosts: Ghosts,
     /// Now, in parts of the size of the shard.
     clock: u8,
@@ -57,85 +57,85 @@ pub(super) struct Policy {
     came: usize,
     /// The bucket that is looked at next.
     cursor: usize,
-    standby: [usize; STANDBY],
+    runner_ups: [usize; RUNNER_UPS],
     /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample may do for two.
     next: Option<(usize, u16)>,
     /// A state of xorshift, never zero.
     random: u64,
-    experience: Arc<Experience>,
-    untold: Vec<Ending>,
-    told: usize,
+    hit_model: Arc<HitModel>,
+    pending: Vec<Observation>,
+    observed: usize,
 }
 
 /// What is known of each bucket of a table.
-pub(super) type Words = Box<[AtomicU16]>;
+pub(super) type AccessWords = Box<[AtomicU16]>;
 
 /// Who is in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum BucketState {
     /// One who would give no room.
-    Useless,
-    Dead,
+    Weightless,
+    Expired,
     Live,
 }
 
 /// Those who may leave, in their order: who is worth the least, and then the oldest.
 struct Least {
-    ranks: [u64; STANDBY + 2],
-    buckets: [usize; STANDBY + 2],
+    ranks: [u64; RUNNER_UPS + 2],
+    buckets: [usize; RUNNER_UPS + 2],
 }
 
 /// No bucket.
-const NOBODY: usize = usize::MAX;
+const NO_BUCKET: usize = usize::MAX;
 
 impl Policy {
     /// Of the first shard of a cache. The same seed and the same calls choose the same victims.
     pub(super) fn new(seed: u64) -> Self {
-        Self::learning(seed, Arc::new(Experience::new()))
+        Self::learning(seed, Arc::new(HitModel::new()))
     }
 
     /// Of another shard of the same cache: what one of them learns, all know.
     pub(super) fn another(&self, seed: u64) -> Self {
-        Self::learning(seed, Arc::clone(&self.experience))
+        Self::learning(seed, Arc::clone(&self.hit_model))
     }
 
-    fn learning(seed: u64, experience: Arc<Experience>) -> Self {
+    fn learning(seed: u64, hit_model: Arc<HitModel>) -> Self {
         Self {
             words: Box::default(),
             ghosts: Ghosts::default(),
             clock: 0,
             came: 0,
             cursor: 0,
-            standby: [NOBODY; STANDBY],
+            runner_ups: [NO_BUCKET; RUNNER_UPS],
             next: None,
             random: seed | 1,
-            experience,
-            untold: Vec::new(),
-            told: 0,
+            hit_model,
+            pending: Vec::new(),
+            observed: 0,
         }
     }
 
     /// A hit. Under the lock for reading: others may do the same at the same time, and one of two may be lost.
     #[inline]
     pub(super) fn touch(&self, bucket: usize) {
-        let Some(word) = self.words.get(bucket) else { return };
-        let before = word.load(Relaxed);
-        let after = Word(before).touched(self.clock).0;
+        let Some(access_word) = self.words.get(bucket) else { return };
+        let before = access_word.load(Relaxed);
+        let after = AccessWord(before).touched(self.clock).0;
         if after != before {
-            word.store(after, Relaxed);
+            access_word.store(after, Relaxed);
         }
     }
 
     /// The table has so many buckets now. Gives out what was known of the old ones, for [`relocate`](Self::relocate).
-    pub(super) fn resize(&mut self, buckets: usize) -> Words {
+    pub(super) fn resize(&mut self, buckets: usize) -> AccessWords {
         self.cursor = 0;
-        self.standby = [NOBODY; STANDBY];
+        self.runner_ups = [NO_BUCKET; RUNNER_UPS];
         self.next = None;
         mem::replace(&mut self.words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
     /// An entry has moved from a bucket of the old table to one of the new.
-    pub(super) fn relocate(&mut self, old: &Words, from: usize, to: usize) {
+    pub(super) fn relocate(&mut self, old: &AccessWords, from: usize, to: usize) {
         *self.words[to].get_mut() = old[from].load(Relaxed);
     }
 
@@ -146,41 +146,41 @@ impl Policy {
             self.came = 0;
             self.clock = self.clock.wrapping_add(1);
         }
-        let word = match self.ghosts.take(hash) {
-            None => Word::fresh(self.clock),
+        let access_word = match self.ghosts.take(hash) {
+            None => AccessWord::fresh(self.clock),
             Some(ghost) => self.learn_hit(ghost.touched(self.clock)),
         };
-        *self.words[bucket].get_mut() = word.0;
+        *self.words[bucket].get_mut() = access_word.0;
     }
 
     /// What was in this bucket has left, but not to make room.
     pub(super) fn left(&mut self, bucket: usize) {
-        let word = self.current(bucket);
-        self.learn(Ending::Loss(word.class(), word.age(self.clock)));
+        let access_word = self.current(bucket);
+        self.learn(Observation::Loss(access_word.class(), access_word.age(self.clock)));
         *self.words[bucket].get_mut() = 0;
     }
 
-    /// Who has to leave; never who is in the bucket `spared`. One who is dead, if there is one nearby. `look` is asked
+    /// Who has to leave; never who is in the bucket `exempt`. One who is dead, if there is one nearby. `look` is asked
     /// of buckets that are not empty. Where nobody `may_be_dead`, it need not be asked.
     #[inline]
     pub(super) fn victim(
         &mut self,
-        spared: Option<usize>,
+        exempt: Option<usize>,
         may_be_dead: bool,
-        mut look: impl FnMut(usize) -> Look,
+        mut look: impl FnMut(usize) -> BucketState,
     ) -> Option<usize> {
-        if let Some((bucket, word)) = self.next.take()
+        if let Some((bucket, access_word)) = self.next.take()
             && !may_be_dead
-            && *self.words[bucket].get_mut() == word
-            && Some(bucket) != spared
-            && look(bucket) != Look::Useless
+            && *self.words[bucket].get_mut() == access_word
+            && Some(bucket) != exempt
+            && look(bucket) != BucketState::Weightless
         {
             return Some(bucket);
         }
         let mut least = Least::new();
-        for bucket in self.standby {
-            if self.words.get_mut(bucket).is_some_and(|word| *word.get_mut() != 0)
-                && self.consider(bucket, spared, &mut look, &mut least)
+        for bucket in self.runner_ups {
+            if self.words.get_mut(bucket).is_some_and(|access_word| *access_word.get_mut() != 0)
+                && self.consider(bucket, exempt, &mut look, &mut least)
             {
                 return Some(bucket);
             }
@@ -191,7 +191,7 @@ impl Policy {
             let most = if least.is_empty() { SAMPLE } else { SAMPLE - seen };
             let (sample, count, end) = self.sample(most);
             for &bucket in &sample[..count] {
-                if self.consider(bucket as usize, spared, &mut look, &mut least) {
+                if self.consider(bucket as usize, exempt, &mut look, &mut least) {
                     return Some(bucket as usize);
                 }
             }
@@ -200,10 +200,10 @@ impl Policy {
             self.cursor = if end == self.words.len() { 0 } else { end };
         }
         let [first, next, rest @ ..] = least.buckets;
-        self.standby = rest;
+        self.runner_ups = rest;
         let is_near = least.ranks[1] >> ELAPSED_BITS <= (least.ranks[0] >> ELAPSED_BITS) + NEARLY;
-        self.next = (next != NOBODY && is_near).then(|| (next, *self.words[next].get_mut()));
-        (first != NOBODY).then_some(first)
+        self.next = (next != NO_BUCKET && is_near).then(|| (next, *self.words[next].get_mut()));
+        (first != NO_BUCKET).then_some(first)
     }
 
     /// The next buckets that are not empty, at most so many, how many there are, and where it stopped. Nothing here
@@ -213,9 +213,9 @@ impl Policy {
         let mut sample = [0; SAMPLE + 1];
         let (mut count, mut end) = (0, self.cursor);
         let farthest = self.words.len().min(self.cursor + FARTHEST);
-        for word in &mut self.words[self.cursor..farthest] {
+        for access_word in &mut self.words[self.cursor..farthest] {
             sample[count] = end as u32;
-            count += usize::from(*word.get_mut() != 0);
+            count += usize::from(*access_word.get_mut() != 0);
             end += 1;
             if count == most {
                 break;
@@ -229,30 +229,30 @@ impl Policy {
     fn consider(
         &mut self,
         bucket: usize,
-        spared: Option<usize>,
-        look: &mut impl FnMut(usize) -> Look,
+        exempt: Option<usize>,
+        look: &mut impl FnMut(usize) -> BucketState,
         least: &mut Least,
     ) -> bool {
-        if Some(bucket) == spared {
+        if Some(bucket) == exempt {
             return false;
         }
         match look(bucket) {
-            Look::Useless => return false,
-            Look::Dead => return true,
-            Look::Live => {}
+            BucketState::Weightless => return false,
+            BucketState::Expired => return true,
+            BucketState::Live => {}
         }
-        let word = self.current(bucket);
-        let worth = self.experience.worth(word.class(), word.age(self.clock));
-        let younger = u64::from(u8::MAX - word.elapsed(self.clock));
+        let access_word = self.current(bucket);
+        let worth = self.hit_model.worth(access_word.class(), access_word.age(self.clock));
+        let younger = u64::from(u8::MAX - access_word.elapsed(self.clock));
         least.put(u64::from(worth) << ELAPSED_BITS | younger, bucket);
         false
     }
 
     /// The victim, whose key has this hash, was alive and has left; there were `len` with it.
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) {
-        let word = Word(mem::take(self.words[bucket].get_mut()));
-        if let Some(forgotten) = self.ghosts.remember(hash, word, len) {
-            self.learn(Ending::Loss(forgotten.class(), forgotten.age(self.clock)));
+        let access_word = AccessWord(mem::take(self.words[bucket].get_mut()));
+        if let Some(forgotten) = self.ghosts.remember(hash, access_word, len) {
+            self.learn(Observation::Loss(forgotten.class(), forgotten.age(self.clock)));
         }
     }
 
@@ -266,68 +266,68 @@ impl Policy {
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
             + self.ghosts.bytes()
-            + self.untold.capacity() * size_of::<Ending>()
+            + self.pending.capacity() * size_of::<Observation>()
     }
 
     /// The word of this bucket, once what was hit since it was last looked at is learnt from.
     #[inline]
-    fn current(&mut self, bucket: usize) -> Word {
-        let word = Word(*self.words[bucket].get_mut());
-        if word.gap().is_none() && word.elapsed(self.clock) <= OLDEST {
-            return word;
+    fn current(&mut self, bucket: usize) -> AccessWord {
+        let access_word = AccessWord(*self.words[bucket].get_mut());
+        if access_word.gap().is_none() && access_word.elapsed(self.clock) <= OLDEST {
+            return access_word;
         }
-        let current = self.learn_hit(word).not_older(self.clock);
+        let current = self.learn_hit(access_word).not_older(self.clock);
         *self.words[bucket].get_mut() = current.0;
         current
     }
 
     #[cold]
-    fn learn_hit(&mut self, word: Word) -> Word {
-        let Some(gap) = word.gap() else { return word };
-        self.learn(Ending::Hit(word.class(), gap));
+    fn learn_hit(&mut self, access_word: AccessWord) -> AccessWord {
+        let Some(gap) = access_word.gap() else { return access_word };
+        self.learn(Observation::Hit(access_word.class(), gap));
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        word.settled((self.random >> 63) as u8)
+        access_word.settled((self.random >> 63) as u8)
     }
 
-    fn learn(&mut self, ending: Ending) {
-        self.untold.push(ending);
+    fn learn(&mut self, ending: Observation) {
+        self.pending.push(ending);
         // At first each teaches much, and is told soon. Where another tells just now, nobody waits: what is not told is
         // lost, and there is always more.
-        if self.untold.len() >= BATCH.min(1 + self.told / 16) {
-            self.told += self.untold.len();
-            self.experience.add(&self.untold);
-            self.untold.clear();
+        if self.pending.len() >= BATCH.min(1 + self.observed / 16) {
+            self.observed += self.pending.len();
+            self.hit_model.add(&self.pending);
+            self.pending.clear();
         }
     }
 }
 
 impl Least {
     fn new() -> Self {
-        Self { ranks: [u64::MAX; STANDBY + 2], buckets: [NOBODY; STANDBY + 2] }
+        Self { ranks: [u64::MAX; RUNNER_UPS + 2], buckets: [NO_BUCKET; RUNNER_UPS + 2] }
     }
 
     fn is_empty(&self) -> bool {
-        self.buckets[0] == NOBODY
+        self.buckets[0] == NO_BUCKET
     }
 
     /// Puts one in its order; the last falls out. Who comes first stays before its equals.
     #[inline]
     fn put(&mut self, rank: u64, bucket: usize) {
         let Self { ranks, buckets } = self;
-        if rank >= ranks[STANDBY + 1] {
+        if rank >= ranks[RUNNER_UPS + 1] {
             return;
         }
         // From the last to the first, and without a branch: each that is behind goes one further.
-        for at in (0..STANDBY + 2).rev() {
+        for at in (0..RUNNER_UPS + 2).rev() {
             let before = at.saturating_sub(1);
             let moves = at > 0 && rank < ranks[before];
-            let stays = rank >= ranks[at];
+            let is_kept = rank >= ranks[at];
             let (new_rank, new_bucket) =
                 if moves { (ranks[before], buckets[before]) } else { (rank, bucket) };
-            ranks[at] = if stays { ranks[at] } else { new_rank };
-            buckets[at] = if stays { buckets[at] } else { new_bucket };
+            ranks[at] = if is_kept { ranks[at] } else { new_rank };
+            buckets[at] = if is_kept { buckets[at] } else { new_bucket };
         }
     }
 }

@@ -5,15 +5,15 @@ use std::hash::{BuildHasher, Hash};
 use equivalent::Equivalent;
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     bound::Bound,
     entry::Entry,
     window::{self, Locked},
 };
 
 /// A key that is nowhere, and the lock of its shard.
-pub(crate) struct Vacant<'a, K, V> {
-    locked: Locked<'a, K, V, Beside<K, V>>,
+pub(crate) struct VacantEntry<'a, K, V> {
+    locked: Locked<'a, K, V, ShardState<K, V>>,
     place: Location,
 }
 
@@ -36,7 +36,7 @@ where
         place: Location,
         key: &Q,
         change: impl FnOnce(&mut Entry<V>) -> R,
-    ) -> Result<R, Vacant<'_, K, V>>
+    ) -> Result<R, VacantEntry<'_, K, V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -44,14 +44,14 @@ where
         match window::find(locked.parts().0, place.hash, |k| key.equivalent(k)) {
             // What is known of its window stays true.
             Some((_, entry)) => Ok(change(entry)),
-            None => Err(Vacant { locked, place }),
+            None => Err(VacantEntry { locked, place }),
         }
     }
 
     /// Puts the entry that `fresh` makes where none is, unless the store is full.
     pub(crate) fn put_fresh<R>(
         &self,
-        Vacant { mut locked, place }: Vacant<'_, K, V>,
+        VacantEntry { mut locked, place }: VacantEntry<'_, K, V>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
     ) -> Option<R> {

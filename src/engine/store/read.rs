@@ -8,7 +8,7 @@ use std::{
 use equivalent::Equivalent;
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     entry::Entry,
     window::{self, Reading, Table},
 };
@@ -34,8 +34,8 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.minds_reads() {
-            return self.get_minded(key, now).map(|(value, _)| value);
+        if self.tracks_access() {
+            return self.get_tracked(key, now).map(|(value, _)| value);
         }
         let found = self.read(key, now, |entry| entry.value.clone());
         self.reads.count(found.is_some());
@@ -48,8 +48,8 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.minds_reads() {
-            return self.get_minded(key, now);
+        if self.tracks_access() {
+            return self.get_tracked(key, now);
         }
         let found = self.read(key, now, |entry| (entry.value.clone(), entry.deadline()));
         self.reads.count(found.is_some());
@@ -75,13 +75,13 @@ where
         let shard = self.shards.read(index);
         let found = shard.find_at(hash, key)?;
         let deadline = found.entry.deadline();
-        let is_stale = now.is_dead(deadline) && !self.is_over(deadline, now);
+        let is_stale = now.is_dead(deadline) && !self.is_past_stale_window(deadline, now);
         let is_wanted = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
         is_wanted.then(|| (found.entry.value.clone(), deadline))
     }
 
     /// Whether the value of this key was removed by one of its tags.
-    pub(super) fn is_tagged_away<Q>(&self, Location { hash, index }: Location, key: &Q) -> bool
+    pub(super) fn is_tag_removed<Q>(&self, Location { hash, index }: Location, key: &Q) -> bool
     where
         Q: Equivalent<K> + ?Sized,
     {
@@ -92,31 +92,31 @@ where
 
     /// Whether it matters to somebody that an entry is read.
     #[inline(always)]
-    pub(super) fn minds_reads(&self) -> bool {
+    pub(super) fn tracks_access(&self) -> bool {
         self.evicting_bound().is_some() || self.idle.is_some()
     }
 
     /// As [`get`](Self::get); and who is read is worth keeping, and lives on.
     #[inline]
-    fn get_minded<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
+    fn get_tracked<Q>(&self, key: &Q, now: &impl Now) -> Option<(V, Deadline)>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
         let place @ Location { hash, index } = self.place(key);
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut shard = self.shards.read(index);
         let (found, until) = loop {
             let Some(found) = shard.find_at(hash, key) else {
-                let room = shard.beside().kept.room.as_ref();
-                if room.is_some_and(|room| room.was_evicted_lately(hash)) {
+                let eviction = shard.state().side_tables.eviction.as_ref();
+                if eviction.is_some_and(|eviction| eviction.was_evicted_lately(hash)) {
                     self.reads.count_evicted();
                 }
                 self.reads.count(false);
                 return None;
             };
             let deadline = found.entry.deadline();
-            if let Some(until) = self.outlives(deadline, now) {
+            if let Some(until) = self.deadline_after_read(deadline, now) {
                 break (found, until);
             }
             drop(shard);
@@ -128,13 +128,13 @@ where
         };
         // Before the clone: that of an `Arc` has the processor wait for all that was read before.
         if !found.is_old {
-            shard.beside().kept.touch(found.bucket);
+            shard.state().side_tables.touch(found.bucket);
         }
         // Its own deadline is one more line of memory, for which only the first hit of a tick has to wait.
         if until.is_later_than(found.entry.deadline())
-            && let Some(own) = shard.own(&found)
+            && let Some(hard_deadline) = shard.hard_deadline(&found)
         {
-            found.entry.put_off(own.sooner(until));
+            found.entry.put_off(hard_deadline.sooner(until));
         }
         let value = found.entry.value.clone();
         let deadline = found.entry.deadline();
@@ -157,7 +157,7 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         loop {
             let shard = self.shards.read(index);
             let entry = shard.find(hash, key)?;
@@ -186,7 +186,7 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if self.idle.is_none() && !self.is_over(deadline, now) {
+        if self.idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
         let mut locked = self.write(place, |k, _| key.equivalent(k));
@@ -197,7 +197,7 @@ where
         else {
             return true;
         };
-        if self.is_over(deadline, now) {
+        if self.is_past_stale_window(deadline, now) {
             self.expire_found(locked, place.index, bucket, now);
             return true;
         }
@@ -205,7 +205,7 @@ where
     }
 }
 
-impl<K, V> Reading<'_, K, V, Beside<K, V>> {
+impl<K, V> Reading<'_, K, V, ShardState<K, V>> {
     /// How many entries there are.
     pub(super) fn resident(&self) -> usize {
         self.tables().map(Table::len).sum()
@@ -213,7 +213,7 @@ impl<K, V> Reading<'_, K, V, Beside<K, V>> {
 
     /// The tables that hold entries: one, or two while entries move from one to the other.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table<K, V>> {
-        let old = self.beside().old.as_ref();
+        let old = self.state().old.as_ref();
         iter::once(&**self).chain(old.map(|old| &old.table))
     }
 
@@ -225,7 +225,7 @@ impl<K, V> Reading<'_, K, V, Beside<K, V>> {
         // Not `window::find`: that wants the lock for writing, and tells a bucket that no reader needs.
         let mut found = self.get(hash, |(k, _)| key.equivalent(k));
         if found.is_none()
-            && let Some(old) = &self.beside().old
+            && let Some(old) = &self.state().old
         {
             found = old.table.get(hash, |(k, _)| key.equivalent(k));
         }
@@ -241,25 +241,25 @@ impl<K, V> Reading<'_, K, V, Beside<K, V>> {
         if let Some((bucket, entry)) = window::find_shared(self, hash, |k| key.equivalent(k)) {
             return Some(Found { bucket, is_old: false, entry });
         }
-        let old = self.beside().old.as_ref()?;
+        let old = self.state().old.as_ref()?;
         let (bucket, entry) = window::find_shared(&old.table, hash, |k| key.equivalent(k))?;
         Some(Found { bucket, is_old: true, entry })
     }
 
     /// Until when it may live, however often it is read; none where that is all there is to it.
     #[inline]
-    fn own(&self, found: &Found<'_, V>) -> Option<Deadline> {
-        match (&self.beside().old, found.is_old) {
-            (Some(old), true) => old.marks.own(found.bucket),
-            _ => self.beside().kept.own(found.bucket),
+    fn hard_deadline(&self, found: &Found<'_, V>) -> Option<Deadline> {
+        match (&self.state().old, found.is_old) {
+            (Some(old), true) => old.marks.hard_deadline(found.bucket),
+            _ => self.state().side_tables.hard_deadline(found.bucket),
         }
     }
 
     /// Whether it was removed by one of its tags before `deadline`.
     fn is_removed(&self, found: &Found<'_, V>, deadline: Deadline) -> bool {
-        match (&self.beside().old, found.is_old) {
+        match (&self.state().old, found.is_old) {
             (Some(old), true) => old.marks.is_removed(found.bucket, deadline),
-            _ => self.beside().kept.is_removed(found.bucket, deadline),
+            _ => self.state().side_tables.is_removed(found.bucket, deadline),
         }
     }
 }

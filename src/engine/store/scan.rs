@@ -40,7 +40,7 @@ where
     /// For how long something dead may be in here, at most.
     #[cfg(feature = "metrics")]
     pub(crate) fn staleness(&self, now: Tick) -> Duration {
-        let soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
+        let soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
         // Zero is that of a shard of which nothing is known, as its entries move.
         let soonest = soonest.filter(|soonest| *soonest > 0).min();
         soonest.map_or(Duration::ZERO, |soonest| now.since(Tick::from_nanoseconds(soonest)))

@@ -14,7 +14,7 @@ use std::{
 use hashbrown::raw::RawTable;
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     entry::Entry,
     old_table::OldTable,
     window::{self, Locked, Table, WINDOW},
@@ -48,9 +48,9 @@ where
         let table = self.shards.read(index);
         let (len, target) = (table.len(), wanted(&table));
         drop(table);
-        let notes = &self.notes[index];
-        let faded = notes.peak.load(Relaxed) / 8 * 7;
-        notes.peak.store(faded.max(len), Relaxed);
+        let meta = &self.meta[index];
+        let faded = meta.peak.load(Relaxed) / 8 * 7;
+        meta.peak.store(faded.max(len), Relaxed);
         let is_ready = len <= SMALL || len >= faded;
         let Some(target) = target.filter(|_| is_ready) else { return false };
         // Made, touched and freed outside of the lock.
@@ -58,18 +58,18 @@ where
         window::touch(&mut other);
         // Memory can wait: a sweeper that waited here would wait for readers.
         let Some(mut locked) = self.shards.try_write(index) else { return false };
-        let (table, beside) = locked.parts();
-        if beside.old.is_some() || table.len() > other.capacity() {
+        let (table, state) = locked.parts();
+        if state.old.is_some() || table.len() > other.capacity() {
             return false;
         }
         mem::swap(table, &mut other);
-        beside.index.clear();
-        beside.entries_moved(table);
-        let marks = beside.kept.resize(table.buckets());
+        state.index.clear();
+        state.entries_moved(table);
+        let marks = state.side_tables.resize(table.buckets());
         if !other.is_empty() {
-            beside.index.all_due();
-            beside.old = Some(OldTable { table: mem::take(&mut other), marks, next: 0 });
-            notes.soonest.store(0, Relaxed);
+            state.index.all_due();
+            state.old = Some(OldTable { table: mem::take(&mut other), marks, next: 0 });
+            meta.soonest.store(0, Relaxed);
         }
         drop(locked);
         true
@@ -79,26 +79,26 @@ where
     /// freed after the lock.
     pub(super) fn move_some(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         shard: usize,
     ) -> (usize, Option<Table<K, V>>) {
         let (mut moving, mut moved) = (Vec::new(), 0);
         for _ in 0..MOVED_AT_ONCE {
-            let (_, beside) = locked.parts();
-            let Some(OldTable { table, next, .. }) = &mut beside.old else { break };
+            let (_, state) = locked.parts();
+            let Some(OldTable { table, next, .. }) = &mut state.old else { break };
             let window = *next..table.buckets().min(*next + WINDOW);
             *next = window.end;
             let taken = |bucket, key, entry| moving.push((bucket, key, entry));
             window::take(table, window, usize::MAX, |_| true, taken);
-            let is_over = *next == table.buckets();
+            let is_last = *next == table.buckets();
             moved += moving.len();
             for (from, key, entry) in moving.drain(..) {
                 let hash = self.rehash(&key);
                 self.move_entry(locked, Location { hash, index: shard }, from, key, entry);
             }
-            if is_over {
-                let (_, beside) = locked.parts();
-                return (moved, beside.old.take().map(|old| old.table));
+            if is_last {
+                let (_, state) = locked.parts();
+                return (moved, state.old.take().map(|old| old.table));
             }
         }
         (moved, None)
@@ -108,12 +108,12 @@ where
     #[cold]
     pub(super) fn move_key(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         place: Location,
         is_it: impl FnMut(&K, &Entry<V>) -> bool,
     ) {
-        let (_, beside) = locked.parts();
-        let Some(old) = &mut beside.old else { return };
+        let (_, state) = locked.parts();
+        let Some(old) = &mut state.old else { return };
         let found = window::find_where(&mut old.table, place.hash, is_it);
         if let Some(bucket) = found.map(|(bucket, _)| bucket) {
             let (key, entry) = window::take_at(&mut old.table, bucket);
@@ -124,16 +124,16 @@ where
     /// Puts in what was in bucket `from` of the old table.
     fn move_entry(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         place: Location,
         from: usize,
         key: K,
         entry: Entry<V>,
     ) {
         let to = self.insert(locked, place, key, entry);
-        let (_, Beside { kept, old, .. }) = locked.parts();
+        let (_, ShardState { side_tables, old, .. }) = locked.parts();
         if let Some(old) = old {
-            kept.relocate(&mut old.marks, from, to);
+            side_tables.relocate(&mut old.marks, from, to);
         }
     }
 }

@@ -2,15 +2,15 @@
 //! keeps nothing.
 
 use super::{
-    eviction_state::{Marks, Room},
+    eviction_state::{EvictionState, OldEvictionState},
     tags::{TagSet, TagSets},
 };
 use crate::engine::clock::Deadline;
 
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct SideTables {
     /// Where entries make room for each other.
-    pub(super) room: Option<Box<Room>>,
+    pub(super) eviction: Option<Box<EvictionState>>,
     extra: Option<Box<Extra>>,
 }
 
@@ -18,33 +18,33 @@ pub(super) struct Kept {
 #[derive(Default)]
 struct Extra {
     /// Where entries die idle: what is in the entry is then the sooner of that and its own deadline.
-    own: Option<OwnDeadlines>,
+    hard_deadline: Option<HardDeadlines>,
     tags: TagSets,
 }
 
 /// Until when entries may live however often they are read.
-struct OwnDeadlines {
+struct HardDeadlines {
     buckets: usize,
     /// Empty as long as none has one: then a hit has one line of memory less to wait for.
     deadlines: Vec<Deadline>,
 }
 
 /// What was kept of the entries of a table that they leave.
-pub(super) struct KeptMarks {
-    room: Option<Marks>,
+pub(super) struct OldSideTables {
+    eviction: Option<OldEvictionState>,
     extra: Option<Box<Extra>>,
 }
 
-impl Kept {
+impl SideTables {
     /// From now on with the deadlines that entries have beside the one of who is idle.
-    pub(super) fn dies_idle(&mut self, buckets: usize) {
-        self.extra.get_or_insert_default().own = Some(OwnDeadlines::new(buckets));
+    pub(super) fn track_hard_deadlines(&mut self, buckets: usize) {
+        self.extra.get_or_insert_default().hard_deadline = Some(HardDeadlines::new(buckets));
     }
 
     /// Whether entries may change their places only by [`relocate`](Self::relocate).
     #[inline]
     pub(super) fn is_any(&self) -> bool {
-        self.room.is_some() || self.extra.is_some()
+        self.eviction.is_some() || self.extra.is_some()
     }
 
     /// The entry in this bucket has left. Returns what it weighed.
@@ -53,7 +53,7 @@ impl Kept {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
-        self.room.as_mut().map_or(1, |room| room.left(bucket))
+        self.eviction.as_mut().map_or(1, |eviction| eviction.left(bucket))
     }
 
     /// The entry in this bucket has left for others. Returns what it weighed.
@@ -61,42 +61,42 @@ impl Kept {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
-        self.room.as_mut().map_or(1, |room| room.evicted(bucket, hash, len))
+        self.eviction.as_mut().map_or(1, |eviction| eviction.evicted(bucket, hash, len))
     }
 
     /// What the entry in this bucket weighs.
     pub(super) fn weight(&self, bucket: usize) -> u32 {
-        self.room.as_ref().map_or(1, |room| room.weight_of(bucket))
+        self.eviction.as_ref().map_or(1, |eviction| eviction.weight_of(bucket))
     }
 
     #[inline]
     pub(super) fn touch(&self, bucket: usize) {
-        if let Some(room) = &self.room {
-            room.touch(bucket);
+        if let Some(eviction) = &self.eviction {
+            eviction.touch(bucket);
         }
     }
 
     /// Until when what is in this bucket may live, however often it is read; none where that is all there is to it.
     #[inline]
-    pub(super) fn own(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.own.as_ref()?.get(bucket))
+    pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
+        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
     }
 
     /// A value was written to this bucket: it may live until then, and has these tags.
     #[inline]
-    pub(super) fn written(&mut self, bucket: usize, own: Deadline, tags: Option<TagSet>) {
+    pub(super) fn written(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
         if let Some(tags) = tags {
             self.extra.get_or_insert_default().tags.put(bucket, tags);
         } else if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
-        self.set_own(bucket, own);
+        self.set_hard_deadline(bucket, hard_deadline);
     }
 
     #[inline]
-    pub(super) fn set_own(&mut self, bucket: usize, own: Deadline) {
-        if let Some(owns) = self.extra.as_mut().and_then(|extra| extra.own.as_mut()) {
-            owns.set(bucket, own);
+    pub(super) fn set_hard_deadline(&mut self, bucket: usize, hard_deadline: Deadline) {
+        if let Some(owns) = self.extra.as_mut().and_then(|extra| extra.hard_deadline.as_mut()) {
+            owns.set(bucket, hard_deadline);
         }
     }
 
@@ -112,35 +112,37 @@ impl Kept {
     }
 
     /// Where entries make room for each other, and their tags beside it.
-    pub(super) fn room(&mut self) -> Option<(&mut Room, Option<&TagSets>)> {
-        let Self { room, extra } = self;
-        Some((room.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
+    pub(super) fn eviction(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
+        let Self { eviction, extra } = self;
+        Some((eviction.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
     }
 
     /// All `len` have left. Returns what they weighed.
     pub(super) fn cleared(&mut self, len: usize) -> u64 {
-        self.room.as_mut().map_or(len as u64, |room| room.cleared(len))
+        self.eviction.as_mut().map_or(len as u64, |eviction| eviction.cleared(len))
     }
 
     /// Another table takes the place of the present one.
-    pub(super) fn resize(&mut self, buckets: usize) -> KeptMarks {
-        let room = self.room.as_mut().map(|room| room.resize(buckets));
+    pub(super) fn resize(&mut self, buckets: usize) -> OldSideTables {
+        let eviction = self.eviction.as_mut().map(|eviction| eviction.resize(buckets));
         let extra = self.extra.take();
         if let Some(before) = &extra {
-            let own = before.own.as_ref().map(|_| OwnDeadlines::new(buckets));
-            self.extra = Some(Box::new(Extra { own, tags: TagSets::default() }));
+            let hard_deadline = before.hard_deadline.as_ref().map(|_| HardDeadlines::new(buckets));
+            self.extra = Some(Box::new(Extra { hard_deadline, tags: TagSets::default() }));
         }
-        KeptMarks { room, extra }
+        OldSideTables { eviction, extra }
     }
 
     /// An entry has come from a bucket of a table that it left.
-    pub(super) fn relocate(&mut self, marks: &mut KeptMarks, from: usize, to: usize) {
-        if let (Some(room), Some(marks)) = (&mut self.room, &marks.room) {
-            room.relocate(marks, from, to);
+    pub(super) fn relocate(&mut self, marks: &mut OldSideTables, from: usize, to: usize) {
+        if let (Some(eviction), Some(marks)) = (&mut self.eviction, &marks.eviction) {
+            eviction.relocate(marks, from, to);
         }
         let Some(before) = &mut marks.extra else { return };
-        if let Some(own) = before.own.as_ref().map(|own| own.get(from)) {
-            self.set_own(to, own);
+        if let Some(hard_deadline) =
+            before.hard_deadline.as_ref().map(|hard_deadline| hard_deadline.get(from))
+        {
+            self.set_hard_deadline(to, hard_deadline);
         }
         if let Some(tags) = before.tags.remove(from) {
             self.extra.get_or_insert_default().tags.put(to, tags);
@@ -148,19 +150,19 @@ impl Kept {
     }
 }
 
-impl KeptMarks {
-    /// As [`Kept::own`].
-    pub(super) fn own(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.own.as_ref()?.get(bucket))
+impl OldSideTables {
+    /// As [`SideTables::hard_deadline`].
+    pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
+        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
     }
 
-    /// As [`Kept::is_removed`].
+    /// As [`SideTables::is_removed`].
     pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.tags.is_removed(bucket, deadline))
     }
 }
 
-impl OwnDeadlines {
+impl HardDeadlines {
     fn new(buckets: usize) -> Self {
         Self { buckets, deadlines: Vec::new() }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Beside, Store,
+    ShardState, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
     window::{self, Locked, WINDOW},
@@ -29,7 +29,7 @@ pub(crate) struct ShardPass {
 
 /// What may be done where the shard is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum LockWait {
     /// Nothing: come back later.
     None,
     /// To try again for so long, and keep those out who come to read.
@@ -55,56 +55,56 @@ where
     S: BuildHasher + Clone,
 {
     /// A look at `share` of a shard, to be taken window by window.
-    pub(crate) fn visit(shard: usize) -> ShardPass {
+    pub(crate) fn begin_shard_pass(shard: usize) -> ShardPass {
         ShardPass { shard, left: None }
     }
 
-    /// Looks at the next windows of a visit in which something may be dead, and takes out what is, at most `room`: to
+    /// Looks at the next windows of a visit in which something may be dead, and takes out what is, at most `eviction`: to
     /// the journal where somebody wants to hear of it, else to `dead`.
     ///
-    /// `None` where the shard is locked, and stays so for longer than there is `patience`. [`ShardPass::is_done`]
+    /// `None` where the shard is locked, and stays so for longer than there is `lock_wait`. [`ShardPass::is_done`]
     /// tells the end.
     pub(crate) fn sweep_windows(
         &self,
-        visit: &mut ShardPass,
+        begin_shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
-        room: usize,
-        patience: Patience,
+        eviction: usize,
+        lock_wait: LockWait,
         dead: &mut Vec<Departure<K, V>>,
     ) -> Option<WindowReport> {
-        let shard = visit.shard;
-        let locked = self.lock(shard, patience)?;
+        let shard = begin_shard_pass.shard;
+        let locked = self.lock(shard, lock_wait)?;
         self.shards.set_long(shard, true);
-        let report = self.sweep_locked(locked, visit, share, now, room, dead);
+        let report = self.sweep_locked(locked, begin_shard_pass, share, now, eviction, dead);
         self.shards.set_long(shard, false);
         Some(report)
     }
 
     fn sweep_locked(
         &self,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
-        visit: &mut ShardPass,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        begin_shard_pass: &mut ShardPass,
         share: impl Fn(usize) -> usize,
         now: &impl Now,
-        room: usize,
+        eviction: usize,
         dead: &mut Vec<Departure<K, V>>,
     ) -> WindowReport {
-        if locked.beside().old.is_some() {
-            let (moved, emptied) = self.move_some(&mut locked, visit.shard);
+        if locked.state().old.is_some() {
+            let (moved, emptied) = self.move_some(&mut locked, begin_shard_pass.shard);
             drop(locked);
             drop(emptied);
             return WindowReport { moved, ..WindowReport::default() };
         }
         // Read under the lock, so that the stamps of a key never go back.
         let now = now.tick();
-        let over = self.over_at(now);
-        let (table, Beside { index, kept, asked, cursor, moved, .. }) = locked.parts();
+        let over = self.stale_cutoff(now);
+        let (table, ShardState { index, side_tables, waiters, cursor, moved, .. }) = locked.parts();
         let buckets = table.buckets();
         if table.is_empty() {
-            visit.left = Some(0);
+            begin_shard_pass.left = Some(0);
             index.clear();
-            self.notes[visit.shard].soonest.store(Deadline::PERSISTENT.order(), Relaxed);
+            self.meta[begin_shard_pass.shard].soonest.store(Deadline::PERSISTENT.order(), Relaxed);
             return WindowReport::default();
         }
         // After a move an entry may lie behind the cursor and not have been looked at: the whole shard is, once, so
@@ -112,10 +112,10 @@ where
         if *moved {
             *moved = false;
             *cursor = 0;
-            visit.left = Some(buckets);
+            begin_shard_pass.left = Some(buckets);
         }
         // Whole windows, of the table as it is now.
-        let left = visit.left.unwrap_or_else(|| share(buckets));
+        let left = begin_shard_pass.left.unwrap_or_else(|| share(buckets));
         let mut left = left.next_multiple_of(WINDOW).min(buckets);
         let mut report = WindowReport::default();
         let before = dead.len();
@@ -129,18 +129,18 @@ where
                 continue;
             };
             windows += 1;
-            let room = room - (dead.len() - before);
+            let eviction = eviction - (dead.len() - before);
             let taken = |bucket, key, entry: Entry<V>| {
-                freed += kept.left(bucket);
+                freed += side_tables.left(bucket);
                 let mut departure = entry.depart(key, Cause::Expired, now);
-                if let Some(asked) = asked {
-                    departure.farewell = asked.farewell(&departure.key, |key| self.rehash(key));
+                if let Some(waiters) = waiters {
+                    departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
                 }
                 dead.push(departure);
             };
             let end = buckets.min(start + WINDOW);
             let (looked_at, stop, soonest) =
-                window::take_dead(table, start..end, room, over, taken);
+                window::take_dead(table, start..end, eviction, over, taken);
             report.looked_at += looked_at;
             left -= start - *cursor;
             *cursor = start;
@@ -155,24 +155,28 @@ where
         }
         if left == 0 {
             let soonest = index.learn_soonest();
-            self.notes[visit.shard].soonest.store(soonest.order(), Relaxed);
+            self.meta[begin_shard_pass.shard].soonest.store(soonest.order(), Relaxed);
         }
-        visit.left = Some(left);
+        begin_shard_pass.left = Some(left);
         report.expired = dead.len() - before;
         // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
-        self.journal.record_all(visit.shard, Cause::Expired, dead);
-        bump(&self.notes[visit.shard].departures.expired, report.expired as u64);
+        self.journal.record_all(begin_shard_pass.shard, Cause::Expired, dead);
+        bump(&self.meta[begin_shard_pass.shard].departures.expired, report.expired as u64);
         self.free(freed);
         report
     }
 
-    fn lock(&self, shard: usize, patience: Patience) -> Option<Locked<'_, K, V, Beside<K, V>>> {
-        match patience {
-            Patience::None => self.shards.try_write(shard),
-            Patience::Wait => Some(self.shards.write(shard)),
-            Patience::Spin(patience) => {
+    fn lock(
+        &self,
+        shard: usize,
+        lock_wait: LockWait,
+    ) -> Option<Locked<'_, K, V, ShardState<K, V>>> {
+        match lock_wait {
+            LockWait::None => self.shards.try_write(shard),
+            LockWait::Wait => Some(self.shards.write(shard)),
+            LockWait::Spin(lock_wait) => {
                 let begin = std::time::Instant::now();
-                self.shards.try_write_while(shard, || begin.elapsed() < patience)
+                self.shards.try_write_while(shard, || begin.elapsed() < lock_wait)
             }
         }
     }

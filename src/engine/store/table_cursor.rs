@@ -7,7 +7,7 @@ use super::{
     Store,
     counters::bump,
     entry::{Cause, Entry},
-    side_tables::Kept,
+    side_tables::SideTables,
     window::{self, WINDOW},
 };
 use crate::engine::{
@@ -23,20 +23,20 @@ const LOOKED_AT_ONCE: usize = 8 * WINDOW;
 /// As long as they keep their places, each that is there all the time is seen once. Where they move (the table grows, or
 /// shrinks) their shard is gone through anew, so that none is missed; what was seen before may be seen again.
 #[derive(Default)]
-pub(crate) struct Pass {
+pub(crate) struct TableCursor {
     pub(super) shard: usize,
     pub(super) next: usize,
     /// That of the shard when the look at it began.
     generation: Option<u32>,
 }
 
-impl Pass {
+impl TableCursor {
     pub(crate) fn of(shard: usize) -> Self {
         Self { shard, ..Self::default() }
     }
 
     /// Goes on in its shard, which is locked and of this generation.
-    pub(super) fn go_on(&mut self, generation: u32) {
+    pub(super) fn resume_in(&mut self, generation: u32) {
         // What has moved may be behind us.
         if self.generation != Some(generation) {
             (self.generation, self.next) = (Some(generation), 0);
@@ -53,64 +53,64 @@ where
     /// and whether there are more to look at.
     pub(crate) fn remove_if(
         &self,
-        pass: &mut Pass,
+        pass: &mut TableCursor,
         leaves: &mut impl FnMut(&K, &V) -> bool,
         now: &impl Now,
     ) -> (usize, bool) {
-        self.remove_next(pass, now, |kept, bucket, key, entry, now| {
+        self.remove_next(pass, now, |side_tables, bucket, key, entry, now| {
             let deadline = entry.deadline();
             !deadline.is_dead(now)
-                && !kept.is_removed(bucket, deadline)
+                && !side_tables.is_removed(bucket, deadline)
                 && leaves(key, &entry.value)
         })
     }
 
     pub(super) fn remove_next(
         &self,
-        pass: &mut Pass,
+        pass: &mut TableCursor,
         now: &impl Now,
-        mut leaves: impl FnMut(&Kept, usize, &K, &Entry<V>, Tick) -> bool,
+        mut leaves: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
     ) -> (usize, bool) {
         let index = pass.shard;
         let mut departures = Vec::new();
         let mut leaving = Vec::new();
         let mut locked = self.shards.write(index);
-        if locked.beside().old.is_some() {
+        if locked.state().old.is_some() {
             let (_, emptied) = self.move_some(&mut locked, index);
             drop(locked);
             drop(emptied);
             return (0, true);
         }
         let now = now.tick();
-        let (table, beside) = locked.parts();
-        pass.go_on(beside.generation);
+        let (table, state) = locked.parts();
+        pass.resume_in(state.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
         let end = buckets.min(pass.next + LOOKED_AT_ONCE);
         // All are named before any is taken out: a panic then changes nothing.
         for bucket in pass.next..end {
             if let Some((key, entry)) = window::entry_at(table, bucket)
-                && leaves(&beside.kept, bucket, key, entry, now)
+                && leaves(&state.side_tables, bucket, key, entry, now)
             {
-                beside.overtake_any(|| self.rehash(key), key);
+                state.bump_write_version_of(|| self.rehash(key), key);
                 leaving.push(bucket);
             }
         }
         let mut freed = 0;
         for bucket in &leaving {
             let (key, entry) = window::take_at(table, *bucket);
-            freed += beside.kept.left(*bucket);
+            freed += state.side_tables.left(*bucket);
             let mut departure = entry.depart(key, Cause::Removed, now);
-            self.bid_farewell(beside, &mut departure);
+            self.attach_waiters(state, &mut departure);
             departures.push(departure);
         }
-        bump(&self.notes[index].departures.removed, leaving.len() as u64);
+        bump(&self.meta[index].departures.removed, leaving.len() as u64);
         self.journal.record_all(index, Cause::Removed, &mut departures);
         self.free(freed);
         drop(locked);
         panics::drop_all(departures);
         pass.next = end;
         if end == buckets {
-            *pass = Pass::of(index + 1);
+            *pass = TableCursor::of(index + 1);
         }
         (leaving.len(), pass.shard < self.shard_count())
     }

@@ -8,8 +8,8 @@ use super::{
     Location, Store,
     counters::bump,
     entry::{Cause, Entry},
-    side_tables::Kept,
-    table_cursor::Pass,
+    side_tables::SideTables,
+    table_cursor::TableCursor,
     tags::TagSet,
     window,
 };
@@ -19,10 +19,10 @@ use crate::engine::{
 };
 
 /// How far it has been looked for what was removed by its tags.
-pub(crate) struct TagPass {
+pub(crate) struct TagPurge {
     /// What the store had of this when it began.
     removed: usize,
-    pass: Pass,
+    pass: TableCursor,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -38,7 +38,7 @@ where
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         if self.tags.remove(name, || now.tick()) {
             self.note_removed();
-            self.journal.ring();
+            self.journal.request_wake();
         }
     }
 
@@ -56,7 +56,7 @@ where
 
     /// Lets the value of a key leave, if it was removed by one of its tags: before anybody looks at it.
     #[inline]
-    pub(super) fn let_removed_leave<Q>(&self, place: Location, key: &Q, now: &impl Now)
+    pub(super) fn purge_if_tag_removed<Q>(&self, place: Location, key: &Q, now: &impl Now)
     where
         Q: Equivalent<K> + ?Sized,
     {
@@ -75,54 +75,60 @@ where
         Q: Equivalent<K> + ?Sized,
     {
         // By one more who reads: until the next sweep all who look anything up come here.
-        if !self.is_tagged_away(place, key) {
+        if !self.is_tag_removed(place, key) {
             return;
         }
         let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| key.equivalent(k));
         let removed =
-            found.filter(|(bucket, entry)| beside.kept.is_removed(*bucket, entry.deadline()));
+            found.filter(|(bucket, entry)| state.side_tables.is_removed(*bucket, entry.deadline()));
         let Some((bucket, _)) = removed else { return };
-        beside.overtake(hash, key);
+        state.bump_write_version(hash, key);
         let (key, entry) = self.take_out(&mut locked, bucket);
         let mut departure = entry.depart(key, Cause::Removed, now.tick());
-        self.bid_farewell(locked.parts().1, &mut departure);
-        let unwanted = self.journal.record(index, departure);
-        bump(&self.notes[index].departures.removed, 1);
+        self.attach_waiters(locked.parts().1, &mut departure);
+        let unrecorded = self.journal.record(index, departure);
+        bump(&self.meta[index].departures.removed, 1);
         drop(locked);
-        drop(unwanted);
+        drop(unrecorded);
     }
 
     /// A look at all shards for what was removed by its tags, where there may be any.
-    pub(crate) fn tag_pass(&self) -> Option<TagPass> {
+    pub(crate) fn tag_pass(&self) -> Option<TagPurge> {
         let removed = self.removed.load(SeqCst);
-        (removed % 2 == 1).then(|| TagPass { removed, pass: Pass::default() })
+        (removed % 2 == 1).then(|| TagPurge { removed, pass: TableCursor::default() })
     }
 
     /// Takes out what was removed by its tags in the next windows; tells whether there are more to look at.
     pub(crate) fn remove_tagged(
         &self,
-        TagPass { removed, pass }: &mut TagPass,
+        TagPurge { removed, pass }: &mut TagPurge,
         now: &impl Now,
     ) -> bool {
-        let (_, goes_on) = self.remove_next(pass, now, is_removed);
-        if !goes_on {
+        let (_, has_more) = self.remove_next(pass, now, is_removed);
+        if !has_more {
             // Where more were removed meanwhile, the next pass looks for all.
             let _ = self.removed.compare_exchange(*removed, *removed & !1, SeqCst, Relaxed);
         }
-        goes_on
+        has_more
     }
 
     /// Takes out what was removed by its tags in a shard.
     pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
-        let mut pass = Pass::of(shard);
+        let mut pass = TableCursor::of(shard);
         while self.has_removed() && pass.shard == shard {
             self.remove_next(&mut pass, now, is_removed);
         }
     }
 }
 
-fn is_removed<K, V>(kept: &Kept, bucket: usize, _: &K, entry: &Entry<V>, _: Tick) -> bool {
-    kept.is_removed(bucket, entry.deadline())
+fn is_removed<K, V>(
+    side_tables: &SideTables,
+    bucket: usize,
+    _: &K,
+    entry: &Entry<V>,
+    _: Tick,
+) -> bool {
+    side_tables.is_removed(bucket, entry.deadline())
 }

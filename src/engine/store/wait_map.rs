@@ -9,16 +9,16 @@ use equivalent::Equivalent;
 use hashbrown::HashTable;
 
 /// By key, what all who wait for it share. Where it does no harm that keys of one hash meet, a key is `()`.
-pub(crate) struct Meetings<K, T>(HashTable<Meeting<K, T>>);
+pub(crate) struct WaitMap<K, T>(HashTable<WaitEntry<K, T>>);
 
-struct Meeting<K, T> {
+struct WaitEntry<K, T> {
     hash: u64,
     key: K,
     shared: Arc<T>,
     members: usize,
 }
 
-impl<K, T> Meeting<K, T> {
+impl<K, T> WaitEntry<K, T> {
     fn is_of<Q>(&self, hash: u64, key: &Q) -> bool
     where
         Q: Equivalent<K> + ?Sized,
@@ -27,7 +27,7 @@ impl<K, T> Meeting<K, T> {
     }
 }
 
-impl<K, T> Meetings<K, T> {
+impl<K, T> WaitMap<K, T> {
     pub(crate) fn new() -> Self {
         Self(HashTable::new())
     }
@@ -41,50 +41,50 @@ impl<K, T> Meetings<K, T> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        self.0.find(hash, |met| met.is_of(hash, key)).map(|met| &met.shared)
+        self.0.find(hash, |entry| entry.is_of(hash, key)).map(|entry| &entry.shared)
     }
 
-    /// One more waits for this key. `is_over` tells of what there is whether a new one takes its place.
+    /// One more waits for this key. `is_finished` tells of what there is whether a new one takes its place.
     pub(crate) fn join<Q>(
         &mut self,
         hash: u64,
         key: &Q,
         owned: impl FnOnce() -> K,
-        is_over: impl FnOnce(&T) -> bool,
+        is_finished: impl FnOnce(&T) -> bool,
         new: impl FnOnce() -> T,
     ) -> Joined<T>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if let Some(met) = self.0.find_mut(hash, |met| met.is_of(hash, key)) {
-            if !is_over(&met.shared) {
-                met.members += 1;
-                return Joined { shared: met.shared.clone(), is_first: false };
+        if let Some(entry) = self.0.find_mut(hash, |entry| entry.is_of(hash, key)) {
+            if !is_finished(&entry.shared) {
+                entry.members += 1;
+                return Joined { shared: entry.shared.clone(), is_first: false };
             }
             // Those who are still here hold what was shared by them.
-            (met.shared, met.members) = (Arc::new(new()), 1);
-            return Joined { shared: met.shared.clone(), is_first: true };
+            (entry.shared, entry.members) = (Arc::new(new()), 1);
+            return Joined { shared: entry.shared.clone(), is_first: true };
         }
-        let met = Meeting { hash, key: owned(), shared: Arc::new(new()), members: 1 };
-        let shared = met.shared.clone();
-        self.0.insert_unique(hash, met, |met| met.hash);
+        let entry = WaitEntry { hash, key: owned(), shared: Arc::new(new()), members: 1 };
+        let shared = entry.shared.clone();
+        self.0.insert_unique(hash, entry, |entry| entry.hash);
         Joined { shared, is_first: true }
     }
 
     /// One of them has gone. Returns the key where it was the last, to be dropped after the lock.
     pub(crate) fn leave(&mut self, hash: u64, shared: &Arc<T>) -> Option<K> {
-        let is_it = |met: &Meeting<K, T>| Arc::ptr_eq(&met.shared, shared);
+        let is_it = |entry: &WaitEntry<K, T>| Arc::ptr_eq(&entry.shared, shared);
         let mut found = self.0.find_entry(hash, is_it).ok()?;
-        let met = found.get_mut();
-        met.members -= 1;
-        if met.members > 0 {
+        let entry = found.get_mut();
+        entry.members -= 1;
+        if entry.members > 0 {
             return None;
         }
-        let (met, _) = found.remove();
+        let (entry, _) = found.remove();
         if self.0.len() < self.0.capacity() / 8 {
-            self.0.shrink_to(2 * self.0.len(), |met| met.hash);
+            self.0.shrink_to(2 * self.0.len(), |entry| entry.hash);
         }
-        Some(met.key)
+        Some(entry.key)
     }
 
     /// What those share who wait for this key: they don't any more.
@@ -92,13 +92,13 @@ impl<K, T> Meetings<K, T> {
     where
         K: Eq,
     {
-        let found = self.0.find_entry(hash, |met| met.is_of(hash, key)).ok()?;
-        let (met, _) = found.remove();
-        Some((met.shared, met.key))
+        let found = self.0.find_entry(hash, |entry| entry.is_of(hash, key)).ok()?;
+        let (entry, _) = found.remove();
+        Some((entry.shared, entry.key))
     }
 
     pub(crate) fn each(&self, mut each: impl FnMut(&T)) {
-        self.0.iter().for_each(|met| each(&met.shared));
+        self.0.iter().for_each(|entry| each(&entry.shared));
     }
 }
 

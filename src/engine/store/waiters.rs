@@ -7,73 +7,73 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{departure_signal::Farewell, entry::Event, flight::Flight, wait_map::Meetings};
+use super::{departure_signal::DepartureSignal, entry::Event, flight::Flight, wait_map::WaitMap};
 
-pub(crate) struct Asked<K, V> {
+pub(crate) struct Waiters<K, V> {
     /// Values that are being loaded.
-    pub(super) loads: Meetings<K, Flight<V>>,
+    pub(super) loads: WaitMap<K, Flight<V>>,
     /// Keys whose values are changed one after the other.
-    pub(super) turns: Meetings<K, Turn>,
+    pub(super) turns: WaitMap<K, Turn>,
     /// Keys that are to get a value.
-    pub(super) comers: Meetings<(), Notify>,
+    pub(super) insert_waiters: WaitMap<(), Notify>,
     /// Keys whose values are to leave.
-    pub(super) leavers: Meetings<K, Leavers<K, V>>,
+    pub(super) departure_waiters: WaitMap<K, DepartureWaiters<K, V>>,
 }
 
 /// Whose turn it is, of those who change the value of a key one after the other.
 pub(crate) type Turn = tokio::sync::Mutex<()>;
 
 /// Those who wait for a value to leave.
-pub(crate) type Leavers<K, V> = Farewell<Arc<Event<K, V>>>;
+pub(crate) type DepartureWaiters<K, V> = DepartureSignal<Arc<Event<K, V>>>;
 
 /// Those who waited for a value that leaves, and the key by which they were found.
-type Parting<K, V> = Box<(Arc<Leavers<K, V>>, K)>;
+type WaiterHandoff<K, V> = Box<(Arc<DepartureWaiters<K, V>>, K)>;
 
 /// What is found by who wants a value that may have to be loaded.
-pub(crate) enum Sought<V> {
+pub(crate) enum LoadLookup<V> {
     /// It has come.
     Live(V),
     /// Nobody loads it: who asked leads.
-    Leads(Arc<Flight<V>>),
+    Leader(Arc<Flight<V>>),
     /// It is being loaded; so many writes came before.
-    Follows(Arc<Flight<V>>, u32),
+    Follower(Arc<Flight<V>>, u32),
 }
 
-impl<K, V> Asked<K, V> {
+impl<K, V> Waiters<K, V> {
     pub(super) fn new() -> Self {
         Self {
-            loads: Meetings::new(),
-            turns: Meetings::new(),
-            comers: Meetings::new(),
-            leavers: Meetings::new(),
+            loads: WaitMap::new(),
+            turns: WaitMap::new(),
+            insert_waiters: WaitMap::new(),
+            departure_waiters: WaitMap::new(),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.loads.is_empty()
             && self.turns.is_empty()
-            && self.comers.is_empty()
-            && self.leavers.is_empty()
+            && self.insert_waiters.is_empty()
+            && self.departure_waiters.is_empty()
     }
 
-    pub(super) fn has_leavers(&self) -> bool {
-        !self.leavers.is_empty()
+    pub(super) fn has_departure_waiters(&self) -> bool {
+        !self.departure_waiters.is_empty()
     }
 
     /// Those who wait for this key's value to leave, who do so no more.
-    pub(super) fn farewell(
+    pub(super) fn waiters(
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,
-    ) -> Option<Parting<K, V>>
+    ) -> Option<WaiterHandoff<K, V>>
     where
         K: Eq,
     {
-        if self.leavers.is_empty() {
+        if self.departure_waiters.is_empty() {
             return None;
         }
         // Its entry is out of the table by now: an `Eq` that panics must not have it lost.
-        let taken = catch_unwind(AssertUnwindSafe(|| self.leavers.take(hash(key), key)));
+        let taken = catch_unwind(AssertUnwindSafe(|| self.departure_waiters.take(hash(key), key)));
         taken.unwrap_or_default().map(Box::new)
     }
 }

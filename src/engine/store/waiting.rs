@@ -9,11 +9,11 @@ use equivalent::Equivalent;
 use tokio::sync::Notify;
 
 use super::{
-    Beside, Location, Store,
-    departure_signal::Farewell,
+    Location, ShardState, Store,
+    departure_signal::DepartureSignal,
     flight::Flight,
     wait_map::Joined,
-    waiters::{Asked, Leavers, Sought, Turn},
+    waiters::{DepartureWaiters, LoadLookup, Turn, Waiters},
     window,
 };
 use crate::engine::clock::{Deadline, Now};
@@ -24,32 +24,32 @@ where
     S: BuildHasher + Clone,
 {
     /// The live value, or a place among those who wait for it to be loaded, which has to be [left](Self::leave_load).
-    pub(crate) fn seek<Q>(
+    pub(crate) fn lookup_or_join<Q>(
         &self,
         place @ Location { hash, index }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         now: &impl Now,
-    ) -> Sought<V>
+    ) -> LoadLookup<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_dead(entry.deadline())) {
-            return Sought::Live(entry.value.clone());
+            return LoadLookup::Live(entry.value.clone());
         }
         debug_assert_eq!(index, place.shard());
-        let asked = locked.parts().1.asked();
+        let waiters = locked.parts().1.waiters();
         let Joined { shared, is_first } =
-            asked.loads.join(hash, key, owned, Flight::is_over, Flight::new);
+            waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);
         if is_first {
-            return Sought::Leads(shared);
+            return LoadLookup::Leader(shared);
         }
-        let overtakes = shared.overtakes();
-        Sought::Follows(shared, overtakes)
+        let write_version = shared.write_version();
+        LoadLookup::Follower(shared, write_version)
     }
 
     /// Leads a load that nobody waits for, unless there is one, or has been since somebody saw a value that dies at
@@ -69,15 +69,15 @@ where
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
-        let asked = locked.parts().1.asked();
-        if asked.loads.find(hash, key).is_some_and(|load| !load.is_over()) {
+        let waiters = locked.parts().1.waiters();
+        if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
-        Some(asked.loads.join(hash, key, owned, |_| true, Flight::new).shared)
+        Some(waiters.loads.join(hash, key, owned, |_| true, Flight::new).shared)
     }
 
     pub(crate) fn leave_load(&self, place: Location, flight: &Arc<Flight<V>>) {
-        self.leave(place, |asked| asked.loads.leave(place.hash(), flight));
+        self.leave(place, |waiters| waiters.loads.leave(place.hash(), flight));
     }
 
     /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
@@ -91,24 +91,24 @@ where
         Q: Equivalent<K> + ?Sized,
     {
         let mut locked = self.shards.write(place.shard());
-        let asked = locked.parts().1.asked();
-        asked.turns.join(place.hash(), key, owned, |_| false, Turn::default).shared
+        let waiters = locked.parts().1.waiters();
+        waiters.turns.join(place.hash(), key, owned, |_| false, Turn::default).shared
     }
 
     pub(crate) fn leave_turn(&self, place: Location, turn: &Arc<Turn>) {
-        self.leave(place, |asked| asked.turns.leave(place.hash(), turn));
+        self.leave(place, |waiters| waiters.turns.leave(place.hash(), turn));
     }
 
     /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).
     pub(crate) fn await_value(&self, place: Location) -> Arc<Notify> {
         let mut locked = self.shards.write(place.shard());
-        let asked = locked.parts().1.asked();
-        asked.comers.join(place.hash(), &(), || (), |_| false, Notify::new).shared
+        let waiters = locked.parts().1.waiters();
+        waiters.insert_waiters.join(place.hash(), &(), || (), |_| false, Notify::new).shared
     }
 
-    pub(crate) fn leave_comers(&self, place: Location, comers: &Arc<Notify>) {
-        self.leave(place, |asked| {
-            asked.comers.leave(place.hash(), comers);
+    pub(crate) fn leave_insert_waiters(&self, place: Location, insert_waiters: &Arc<Notify>) {
+        self.leave(place, |waiters| {
+            waiters.insert_waiters.leave(place.hash(), insert_waiters);
             None
         });
     }
@@ -120,95 +120,106 @@ where
         place @ Location { hash, .. }: Location,
         key: &Q,
         now: &impl Now,
-    ) -> Option<Arc<Leavers<K, V>>>
+    ) -> Option<Arc<DepartureWaiters<K, V>>>
     where
         Q: Equivalent<K> + ?Sized,
         K: Clone,
     {
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
         let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
             return None;
         }
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let owned = || {
             let found = window::entry_at(table, bucket);
             found.expect("what was just found is there").0.clone()
         };
-        Some(beside.asked().leavers.join(hash, key, owned, |_| false, Farewell::new).shared)
+        Some(
+            state
+                .waiters()
+                .departure_waiters
+                .join(hash, key, owned, |_| false, DepartureSignal::new)
+                .shared,
+        )
     }
 
-    pub(crate) fn leave_leavers(&self, place: Location, farewell: &Arc<Leavers<K, V>>) {
-        self.leave(place, |asked| asked.leavers.leave(place.hash(), farewell));
+    pub(crate) fn leave_departure_waiters(
+        &self,
+        place: Location,
+        waiters: &Arc<DepartureWaiters<K, V>>,
+    ) {
+        self.leave(place, |all| all.departure_waiters.leave(place.hash(), waiters));
     }
 
-    fn leave(&self, place: Location, leave: impl FnOnce(&mut Asked<K, V>) -> Option<K>) {
+    fn leave(&self, place: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
         let mut locked = self.shards.write(place.shard());
-        let beside = locked.parts().1;
-        let Some(asked) = &mut beside.asked else { return };
-        let key = leave(asked);
-        let emptied = beside.asked.take_if(|asked| asked.is_empty());
+        let state = locked.parts().1;
+        let Some(waiters) = &mut state.waiters else { return };
+        let key = leave(waiters);
+        let emptied = state.waiters.take_if(|waiters| waiters.is_empty());
         drop(locked);
         drop((key, emptied));
     }
 
     /// Whether anybody waits, or loads, anywhere.
     #[cfg(all(test, shuttle))]
-    pub(crate) fn is_asked(&self) -> bool {
-        (0..self.shard_count()).any(|index| self.shards.read(index).beside().asked.is_some())
+    pub(crate) fn has_waiters(&self) -> bool {
+        (0..self.shard_count()).any(|index| self.shards.read(index).state().waiters.is_some())
     }
 }
 
-impl<K, V> Beside<K, V> {
+impl<K, V> ShardState<K, V> {
     /// A write to a key wins over what is being loaded for it.
     #[inline]
-    pub(super) fn overtake<Q>(&self, hash: u64, key: &Q)
+    pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if let Some(asked) = &self.asked
-            && let Some(load) = asked.loads.find(hash, key)
+        if let Some(waiters) = &self.waiters
+            && let Some(load) = waiters.loads.find(hash, key)
         {
-            load.overtake();
+            load.bump_write_version();
         }
     }
 
-    /// As [`overtake`](Self::overtake), where the hash has to be worked out.
+    /// As [`bump_write_version`](Self::overtake), where the hash has to be worked out.
     #[inline]
-    pub(super) fn overtake_any(&self, hash: impl FnOnce() -> u64, key: &K)
+    pub(super) fn bump_write_version_of(&self, hash: impl FnOnce() -> u64, key: &K)
     where
         K: Eq,
     {
-        if self.asked.is_some() {
-            self.overtake(hash(), key);
+        if self.waiters.is_some() {
+            self.bump_write_version(hash(), key);
         }
     }
 
     /// A write to all keys.
-    pub(super) fn overtake_all(&self) {
-        if let Some(asked) = &self.asked {
-            asked.loads.each(Flight::overtake);
+    pub(super) fn bump_all_write_versions(&self) {
+        if let Some(waiters) = &self.waiters {
+            waiters.loads.each(Flight::bump_write_version);
         }
     }
 
     /// Those who wait for a value of a key of this hash, to be told after the lock.
     #[inline]
-    pub(super) fn comers(&self, hash: u64) -> Option<Arc<Notify>> {
-        self.asked.as_ref()?.comers.find(hash, &()).cloned()
+    pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
+        self.waiters.as_ref()?.insert_waiters.find(hash, &()).cloned()
     }
 
     /// Whether somebody waits for this key's value to leave.
     #[inline]
-    pub(super) fn has_leavers(&self, hash: u64, key: &K) -> bool
+    pub(super) fn has_departure_waiters(&self, hash: u64, key: &K) -> bool
     where
         K: Eq,
     {
-        let found = self.asked.as_ref().and_then(|asked| asked.leavers.find(hash, key));
+        let found =
+            self.waiters.as_ref().and_then(|waiters| waiters.departure_waiters.find(hash, key));
         found.is_some()
     }
 
-    fn asked(&mut self) -> &mut Asked<K, V> {
-        self.asked.get_or_insert_with(|| Box::new(Asked::new()))
+    fn waiters(&mut self) -> &mut Waiters<K, V> {
+        self.waiters.get_or_insert_with(|| Box::new(Waiters::new()))
     }
 }

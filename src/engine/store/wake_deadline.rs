@@ -19,36 +19,36 @@ where
     /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.notes[shard].soonest.load(Relaxed) > Deadline::from(self.over_at(now)).order()
+        self.meta[shard].soonest.load(Relaxed) > Deadline::from(self.stale_cutoff(now)).order()
     }
 
     /// Has the sweeper woken by who next writes what dies, and does not stay, before `at`; false where something there
     /// already does.
-    pub(crate) fn set_alarm(&self, at: Tick) -> bool {
-        let alarm = Deadline::from(self.over_at(at)).order();
-        self.alarm.store(alarm, Relaxed);
+    pub(crate) fn arm_wake_deadline(&self, at: Tick) -> bool {
+        let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
+        self.wake_deadline.store(wake_deadline, Relaxed);
         fence(SeqCst);
-        let mut soonest = self.notes.iter().map(|notes| notes.soonest.load(Relaxed));
-        let may_rest = soonest.all(|soonest| soonest >= alarm) && !self.has_removed();
+        let mut soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
+        let may_rest = soonest.all(|soonest| soonest >= wake_deadline) && !self.has_removed();
         if !may_rest {
-            self.clear_alarm();
+            self.disarm_wake_deadline();
         }
         may_rest
     }
 
     /// Nobody rests any more.
-    pub(crate) fn clear_alarm(&self) {
-        self.alarm.store(0, Relaxed);
-        self.journal.take_rung();
+    pub(crate) fn disarm_wake_deadline(&self) {
+        self.wake_deadline.store(0, Relaxed);
+        self.journal.take_wake_request();
     }
 
     #[cold]
     pub(super) fn note_soonest(&self, shard: usize, soonest: Deadline) {
-        self.notes[shard].soonest.store(soonest.order(), Relaxed);
+        self.meta[shard].soonest.store(soonest.order(), Relaxed);
         // Either we see the alarm, or who sets it sees what is soonest.
         fence(SeqCst);
-        if soonest.order() < self.alarm.load(Relaxed) {
-            self.journal.ring();
+        if soonest.order() < self.wake_deadline.load(Relaxed) {
+            self.journal.request_wake();
         }
     }
 }

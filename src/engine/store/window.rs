@@ -37,19 +37,19 @@ pub(crate) const WINDOW: usize = 32;
 pub(super) struct Shards<K, V, B, S> {
     map: DashMap<K, Entry<V>, S>,
     gates: Box<[Gate]>,
-    beside: Box<[Beside<B>]>,
+    state: Box<[Guarded<B>]>,
 }
 
-struct Beside<B>(UnsafeCell<B>);
+struct Guarded<B>(UnsafeCell<B>);
 
 // SAFETY: as of a lock for readers and writers. A `B` is only reached through `Reading` and `Locked`, which hold the
 // lock of its shard.
-unsafe impl<B: Send + Sync> Sync for Beside<B> {}
+unsafe impl<B: Send + Sync> Sync for Guarded<B> {}
 
 /// A shard that is locked for reading.
 pub(super) struct Reading<'a, K, V, B> {
     table: RwLockReadGuard<'a, Table<K, V>>,
-    beside: &'a Beside<B>,
+    state: &'a Guarded<B>,
 }
 
 /// A shard that is locked for writing.
@@ -57,17 +57,17 @@ pub(super) struct Locked<'a, K, V, B> {
     index: usize,
     table: RwLockWriteGuard<'a, Table<K, V>>,
     /// That of the same shard: [`Shards::locked`] is the only place that puts the two together.
-    beside: &'a Beside<B>,
+    state: &'a Guarded<B>,
 }
 
 impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
-    /// Of a map that nobody else has; `beside` is called with each of its tables.
-    pub(super) fn new(map: DashMap<K, Entry<V>, S>, beside: impl Fn(&Table<K, V>) -> B) -> Self {
+    /// Of a map that nobody else has; `state` is called with each of its tables.
+    pub(super) fn new(map: DashMap<K, Entry<V>, S>, state: impl Fn(&Table<K, V>) -> B) -> Self {
         let shards = map.shards();
-        let beside = |index: usize| Beside(UnsafeCell::new(beside(&shards[index].read())));
-        let beside = (0..shards.len()).map(beside).collect();
+        let state = |index: usize| Guarded(UnsafeCell::new(state(&shards[index].read())));
+        let state = (0..shards.len()).map(state).collect();
         let gates = shards.iter().map(|_| Gate::default()).collect();
-        Self { map, gates, beside }
+        Self { map, gates, state }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -86,7 +86,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     #[inline]
     pub(super) fn read(&self, index: usize) -> Reading<'_, K, V, B> {
         self.gates[index].pass();
-        Reading { table: self.map.shards()[index].read(), beside: &self.beside[index] }
+        Reading { table: self.map.shards()[index].read(), state: &self.state[index] }
     }
 
     /// Waits for those who are reading now, and for none who comes later.
@@ -109,14 +109,14 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         Some(self.locked(index, table))
     }
 
-    /// As [`try_write`](Shards::try_write), again and again while `go_on`, where nobody new comes in to read.
+    /// As [`try_write`](Shards::try_write), again and again while `keep_trying`, where nobody new comes in to read.
     pub(super) fn try_write_while(
         &self,
         index: usize,
-        go_on: impl FnMut() -> bool,
+        keep_trying: impl FnMut() -> bool,
     ) -> Option<Locked<'_, K, V, B>> {
         let lock = &self.map.shards()[index];
-        let table = self.gates[index].try_write_while(|| lock.try_write(), go_on)?;
+        let table = self.gates[index].try_write_while(|| lock.try_write(), keep_trying)?;
         Some(self.locked(index, table))
     }
 
@@ -132,16 +132,16 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         index: usize,
         table: RwLockWriteGuard<'a, Table<K, V>>,
     ) -> Locked<'a, K, V, B> {
-        Locked { index, table, beside: &self.beside[index] }
+        Locked { index, table, state: &self.state[index] }
     }
 }
 
 impl<K, V, B> Reading<'_, K, V, B> {
     /// What else the lock guards.
     #[inline]
-    pub(super) fn beside(&self) -> &B {
+    pub(super) fn state(&self) -> &B {
         // SAFETY: we hold the lock of this shard for reading, so no `Locked` of it is there as long as we are.
-        unsafe { &*self.beside.0.get() }
+        unsafe { &*self.state.0.get() }
     }
 }
 
@@ -163,9 +163,9 @@ impl<K, V, B> Locked<'_, K, V, B> {
 
     /// What else the lock guards.
     #[inline]
-    pub(super) fn beside(&self) -> &B {
+    pub(super) fn state(&self) -> &B {
         // SAFETY: as below; this one is borrowed as long as the reference is, and so gives nobody a mutable one.
-        unsafe { &*self.beside.0.get() }
+        unsafe { &*self.state.0.get() }
     }
 
     /// The table, and what else its lock guards.
@@ -173,7 +173,7 @@ impl<K, V, B> Locked<'_, K, V, B> {
     pub(super) fn parts(&mut self) -> (&mut Table<K, V>, &mut B) {
         // SAFETY: we hold the lock of this shard for writing, so no other `Locked` of it is there; and this one is
         // borrowed exclusively as long as the reference is.
-        (&mut self.table, unsafe { &mut *self.beside.0.get() })
+        (&mut self.table, unsafe { &mut *self.state.0.get() })
     }
 }
 
@@ -333,14 +333,14 @@ pub(super) fn look_at<K, V>(
     }
 }
 
-/// Takes out up to `room` of the entries in `range` that `leaves` names, and gives each to `taken`, with its bucket.
+/// Takes out up to `eviction` of the entries in `range` that `leaves` names, and gives each to `taken`, with its bucket.
 ///
 /// Returns how many entries were looked at and the bucket at which it stopped: the end, or the first
 /// whose entry should leave but for which there was no room.
 pub(super) fn take<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    mut room: usize,
+    mut eviction: usize,
     mut leaves: impl FnMut(&Entry<V>) -> bool,
     mut taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize) {
@@ -352,13 +352,13 @@ pub(super) fn take<K, V>(
         let bucket = unsafe { table.bucket(index) };
         // SAFETY: as above: the bucket is full, and nothing else touches it.
         if leaves(unsafe { bucket.as_ref() }.1.get()) {
-            if room == 0 {
+            if eviction == 0 {
                 return (looked_at, index);
             }
             // SAFETY: as above; taking an entry out moves no other.
             let ((key, entry), _) = unsafe { table.remove(bucket) };
             taken(index, key, entry.into_inner());
-            room -= 1;
+            eviction -= 1;
         }
     }
     (count, range.end.min(table.buckets()))
@@ -368,7 +368,7 @@ pub(super) fn take<K, V>(
 pub(super) fn take_dead<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    room: usize,
+    eviction: usize,
     now: Tick,
     taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize, Deadline) {
@@ -380,7 +380,7 @@ pub(super) fn take_dead<K, V>(
         }
         is_dead
     };
-    let (looked_at, stop) = take(table, range, room, leaves, taken);
+    let (looked_at, stop) = take(table, range, eviction, leaves, taken);
     (looked_at, stop, soonest)
 }
 

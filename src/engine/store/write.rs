@@ -9,7 +9,7 @@ use equivalent::Equivalent;
 use tokio::sync::Notify;
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     counters::bump,
     entry::{Cause, Departure, Entry},
     tags::TagSet,
@@ -28,11 +28,11 @@ pub(crate) enum Decision<V> {
 
 /// What came of it.
 pub(crate) enum Written<V> {
-    Left,
+    Unchanged,
     /// The value is there, in place of this live one; or, where it does not stay, has left again at once.
     Put {
         replaced: Option<V>,
-        stays: bool,
+        resident: bool,
     },
     /// This was live.
     Removed(Option<V>),
@@ -40,8 +40,8 @@ pub(crate) enum Written<V> {
 
 impl<V> Written<V> {
     /// Whether a value was put that has left again at once.
-    pub(crate) fn has_passed(&self) -> bool {
-        matches!(self, Written::Put { stays: false, .. })
+    pub(crate) fn was_discarded(&self) -> bool {
+        matches!(self, Written::Put { resident: false, .. })
     }
 }
 
@@ -83,9 +83,9 @@ where
     where
         V: Clone,
     {
-        match self.put(key, value, None, now, |kept| Some(deadline(kept))) {
+        match self.put(key, value, None, now, |live| Some(deadline(live))) {
             Written::Put { replaced, .. } => replaced,
-            Written::Left | Written::Removed(_) => unreachable!("a deadline was given"),
+            Written::Unchanged | Written::Removed(_) => unreachable!("a deadline was given"),
         }
     }
 
@@ -94,7 +94,7 @@ where
     where
         V: Clone,
     {
-        let decide = |kept: Option<Deadline>| kept.is_none().then_some(deadline);
+        let decide = |live: Option<Deadline>| live.is_none().then_some(deadline);
         matches!(self.put(key, value, None, now, decide), Written::Put { .. })
     }
 
@@ -143,63 +143,69 @@ where
             return self.decide_bounded(bound, key, weight, tags, now, decide);
         }
         let place @ Location { hash, index } = self.place(&key);
-        self.let_removed_leave(place, &key, now);
+        self.purge_if_tag_removed(place, &key, now);
         // Out here, so that it is dropped after the lock where something of the user's panics.
-        let (value, own);
+        let (value, hard_deadline);
         let mut locked = self.write(place, |k, _| *k == key);
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
             match decide(None) {
-                Decision::Put(new, until) => (value, own) = (new, until),
+                Decision::Put(new, until) => (value, hard_deadline) = (new, until),
                 decision => {
                     if let Decision::Remove = decision {
-                        beside.overtake(hash, &key);
+                        state.bump_write_version(hash, &key);
                     }
                     // Unlocked by hand: `key` is dropped at the end of this call.
                     drop(locked);
-                    return Written::Left;
+                    return Written::Unchanged;
                 }
             }
-            beside.overtake(hash, &key);
-            let comers = beside.comers(hash);
-            let entry = Entry::new(value, self.until(own, now));
+            state.bump_write_version(hash, &key);
+            let insert_waiters = state.insert_waiters(hash);
+            let entry = Entry::new(value, self.until(hard_deadline, now));
             let bucket = self.insert(&mut locked, place, key, entry);
-            self.written(locked.parts().1, bucket, own, tags);
+            self.written(locked.parts().1, bucket, hard_deadline, tags);
             drop(locked);
-            tell(comers);
-            return Written::Put { replaced: None, stays: true };
+            tell(insert_waiters);
+            return Written::Put { replaced: None, resident: true };
         };
         let is_dead = now.is_dead(entry.deadline());
-        let live = || (&entry.value, beside.kept.own(bucket).unwrap_or_else(|| entry.deadline()));
+        let live = || {
+            (
+                &entry.value,
+                state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline()),
+            )
+        };
         match decide((!is_dead).then(live)) {
-            Decision::Put(new, until) => (value, own) = (new, until),
+            Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
-                beside.overtake(hash, &key);
+                state.bump_write_version(hash, &key);
                 let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
                 return Written::Removed(removed);
             }
             Decision::Leave => {
                 drop(locked);
-                return Written::Left;
+                return Written::Unchanged;
             }
         }
-        let fresh = self.until(own, now);
-        let comers = beside.comers(hash);
-        let hears = self.journal.wants(Cause::Replaced) || beside.has_leavers(hash, &key);
+        let fresh = self.until(hard_deadline, now);
+        let insert_waiters = state.insert_waiters(hash);
+        let has_subscriber =
+            self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
         // What is the user's comes first: where it panics, nothing is changed.
-        beside.overtake(hash, &key);
-        let copy = (!is_dead && hears).then(|| entry.value.clone());
+        state.bump_write_version(hash, &key);
+        let copy = (!is_dead && has_subscriber).then(|| entry.value.clone());
         let old = entry.replace(value, fresh);
-        self.note(beside, index, bucket, fresh);
-        self.written(beside, bucket, own, tags);
+        self.note(state, index, bucket, fresh);
+        self.written(state, bucket, hard_deadline, tags);
         if is_dead {
             // A dead value is none: the old one leaves as expired before anybody hears of the new.
             self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-            tell(comers);
-            return Written::Put { replaced: None, stays: true };
+            tell(insert_waiters);
+            return Written::Put { replaced: None, resident: true };
         }
-        bump(&self.notes[index].departures.replaced, 1);
+        bump(&self.meta[index].departures.replaced, 1);
         match copy {
             // The key that is in the map stays, and the caller's goes: it is theirs to drop, so after the lock.
             None => {
@@ -209,14 +215,14 @@ where
             Some(copy) => {
                 let copy = Entry::new(copy, old.deadline());
                 let mut departure = copy.depart(key, Cause::Replaced, now.tick());
-                self.bid_farewell(locked.parts().1, &mut departure);
-                let unwanted = self.journal.record(index, departure);
+                self.attach_waiters(locked.parts().1, &mut departure);
+                let unrecorded = self.journal.record(index, departure);
                 drop(locked);
-                drop(unwanted);
+                drop(unrecorded);
             }
         }
-        tell(comers);
-        Written::Put { replaced: Some(old.value), stays: true }
+        tell(insert_waiters);
+        Written::Put { replaced: Some(old.value), resident: true }
     }
 
     /// Calls `change` with the live value, under its shard's lock, as does what weighs it then. A dead one is expired on
@@ -263,28 +269,29 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
-            if self.is_over(entry.deadline(), now) {
+            if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
             return None;
         }
         if is_write {
-            beside.overtake(hash, key);
+            state.bump_write_version(hash, key);
         }
-        let own = beside.kept.own(bucket).unwrap_or_else(|| entry.deadline());
-        let (changed, deadline) = change(&mut entry.value, own);
-        beside.kept.touch(bucket);
+        let hard_deadline =
+            state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline());
+        let (changed, deadline) = change(&mut entry.value, hard_deadline);
+        state.side_tables.touch(bucket);
         // What was given no deadline does not live longer for that.
         if let Some(deadline) = deadline {
             let fresh = self.until(deadline, now);
             entry.set_deadline(fresh);
-            beside.kept.set_own(bucket, deadline);
-            self.note(beside, index, bucket, fresh);
+            state.side_tables.set_hard_deadline(bucket, deadline);
+            self.note(state, index, bucket, fresh);
         }
         Some(changed)
     }
@@ -296,10 +303,10 @@ where
         V: Clone,
     {
         let place @ Location { hash, index } = self.place(key);
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (table, beside) = locked.parts();
-        beside.overtake(hash, key);
+        let (table, state) = locked.parts();
+        state.bump_write_version(hash, key);
         let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
         self.remove_found(locked, index, bucket, now, cause)
     }
@@ -307,7 +314,7 @@ where
     /// Takes out what was found in this bucket, which is its live value; a dead one is expired.
     pub(super) fn remove_found(
         &self,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
@@ -316,7 +323,7 @@ where
     where
         V: Clone,
     {
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let found = window::entry_at(table, bucket);
         let (key, entry) = found.expect("what was just found is there");
         if now.is_dead(entry.deadline()) {
@@ -324,22 +331,22 @@ where
             return None;
         }
         // Cloned first: a clone that panics then changes nothing.
-        let hears = self.journal.wants(cause)
-            || beside.asked.is_some() && beside.has_leavers(self.rehash(key), key);
-        let copy = hears.then(|| entry.value.clone());
+        let has_subscriber = self.journal.has_subscriber(cause)
+            || state.waiters.is_some() && state.has_departure_waiters(self.rehash(key), key);
+        let copy = has_subscriber.then(|| entry.value.clone());
         let (key, entry) = self.take_out(&mut locked, bucket);
         let rest = match copy {
             Some(value) => {
                 let at = now.tick();
                 // What `expire_now` ends has its deadline now.
                 let deadline = if cause == Cause::Expired { at.into() } else { entry.deadline() };
-                let mut departure = Departure { key, value, cause, deadline, at, farewell: None };
-                self.bid_farewell(locked.parts().1, &mut departure);
+                let mut departure = Departure { key, value, cause, deadline, at, waiters: None };
+                self.attach_waiters(locked.parts().1, &mut departure);
                 Err(self.journal.record(index, departure))
             }
             None => Ok(key),
         };
-        let departures = &self.notes[index].departures;
+        let departures = &self.meta[index].departures;
         bump(if cause == Cause::Expired { &departures.expired } else { &departures.removed }, 1);
         drop(locked);
         drop(rest);
@@ -349,8 +356,8 @@ where
 
 /// There is a value now. Out of the lock: a waker is somebody's code.
 #[inline]
-pub(super) fn tell(comers: Option<Arc<Notify>>) {
-    if let Some(comers) = comers {
-        comers.notify_waiters();
+pub(super) fn tell(insert_waiters: Option<Arc<Notify>>) {
+    if let Some(insert_waiters) = insert_waiters {
+        insert_waiters.notify_waiters();
     }
 }

@@ -8,11 +8,11 @@ use std::hash::{BuildHasher, Hash};
 use equivalent::Equivalent;
 
 use super::{
-    Beside, Location, Store,
+    Location, ShardState, Store,
     bound::Bound,
     counters::bump,
     entry::{Cause, Entry},
-    evict::Gone,
+    evict::DropQueue,
     tags::TagSet,
     window::{self, Locked},
     write::{Decision, Written, tell},
@@ -39,68 +39,69 @@ where
     {
         let place @ Location { hash, index } = self.place(&key);
         self.free_dead(bound, u64::from(weight.unwrap_or(1)), now);
-        self.let_removed_leave(place, &key, now);
+        self.purge_if_tag_removed(place, &key, now);
         // Out here, so that it is dropped after the lock where something of the user's panics.
-        let (value, own);
-        let (mut gone, mut replaced) = (Gone::new(), None);
+        let (value, hard_deadline);
+        let (mut gone, mut replaced) = (DropQueue::new(), None);
         let mut locked = self.write(place, |k, _| *k == key);
-        let mut kept = None;
-        let (table, beside) = locked.parts();
+        let mut live_bucket = None;
+        let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| *k == key);
         let (mut dead, mut live) = (None, None);
         if let Some((bucket, entry)) = found {
             if now.is_dead(entry.deadline()) {
                 dead = Some(bucket);
             } else {
-                kept = Some((bucket, entry.deadline()));
-                let own = beside.kept.own(bucket);
-                live = Some((&entry.value, own.unwrap_or_else(|| entry.deadline())));
+                live_bucket = Some((bucket, entry.deadline()));
+                let hard_deadline = state.side_tables.hard_deadline(bucket);
+                live = Some((&entry.value, hard_deadline.unwrap_or_else(|| entry.deadline())));
             }
         }
         match decide(live) {
-            Decision::Put(new, until) => (value, own) = (new, until),
+            Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
-                beside.overtake(hash, &key);
-                let Some(bucket) = dead.or(kept.map(|(bucket, _)| bucket)) else {
+                state.bump_write_version(hash, &key);
+                let Some(bucket) = dead.or(live_bucket.map(|(bucket, _)| bucket)) else {
                     // Unlocked by hand: `key` is dropped at the end of this call.
                     drop(locked);
-                    return Written::Left;
+                    return Written::Unchanged;
                 };
                 let removed = self.remove_found(locked, index, bucket, now, Cause::Removed);
                 return Written::Removed(removed);
             }
             Decision::Leave => {
                 drop(locked);
-                return Written::Left;
+                return Written::Unchanged;
             }
         }
         let weight = weight.unwrap_or_else(|| bound.weigh(&key, &value));
         let is_too_heavy = u64::from(weight) > bound.limit();
-        beside.overtake(hash, &key);
-        let comers = beside.comers(hash);
+        state.bump_write_version(hash, &key);
+        let insert_waiters = state.insert_waiters(hash);
         if let Some(bucket) = dead {
             let (key, old) = self.take_out(&mut locked, bucket);
             self.depart(&mut locked, key, old, Cause::Expired, now, &mut gone);
         }
-        let fresh = self.until(own, now);
-        if let Some((bucket, deadline)) = kept {
-            let (table, beside) = locked.parts();
+        let fresh = self.until(hard_deadline, now);
+        if let Some((bucket, deadline)) = live_bucket {
+            let (table, state) = locked.parts();
             let (_, entry) = window::find(table, hash, |k| *k == key).expect("it was just found");
             // Cloned first: a clone that panics then changes nothing.
             let copy = || Entry::new(entry.value.clone(), deadline);
-            let hears = self.journal.wants(Cause::Replaced) || beside.has_leavers(hash, &key);
-            let copy = hears.then(copy);
-            let more = weight.saturating_sub(beside.kept.weight(bucket));
-            let stays =
+            let has_subscriber = self.journal.has_subscriber(Cause::Replaced)
+                || state.has_departure_waiters(hash, &key);
+            let copy = has_subscriber.then(copy);
+            let more = weight.saturating_sub(state.side_tables.weight(bucket));
+            let resident =
                 !is_too_heavy && (bound.excess_of(u64::from(more)) == 0 || !now.is_dead(fresh));
-            if stays {
+            if resident {
                 let old = entry.replace(value, fresh);
-                self.note(beside, index, bucket, fresh);
-                self.written(beside, bucket, own, tags);
+                self.note(state, index, bucket, fresh);
+                self.written(state, bucket, hard_deadline, tags);
                 self.replaced(&mut locked, copy, key, now, &mut gone);
-                self.weigh_anew(bound, locked, place, bucket, weight, now, gone);
-                tell(comers);
-                return Written::Put { replaced: Some(old.value), stays: true };
+                self.update_weight(bound, locked, place, bucket, weight, now, gone);
+                tell(insert_waiters);
+                return Written::Put { replaced: Some(old.value), resident: true };
             }
             let (kept_key, old) = self.take_out(&mut locked, bucket);
             self.replaced(&mut locked, copy, kept_key, now, &mut gone);
@@ -118,25 +119,25 @@ where
             self.depart(&mut locked, key, entry, cause, now, &mut gone);
             drop(locked);
             gone.drop_all();
-            return Written::Put { replaced, stays: false };
+            return Written::Put { replaced, resident: false };
         }
         let freed = match excess {
             0 => 0,
-            // They leave first: see `pay`.
+            // They leave first: see `evict_to_fit`.
             _ if bound.may_be_dead(now) => 0,
             _ => self.evict(&mut locked, index, excess, None, now, &mut gone),
         };
         let bucket = self.insert(&mut locked, place, key, entry);
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let len = table.len();
-        if let Some(room) = &mut beside.kept.room {
-            room.put(bucket, hash, weight, len);
+        if let Some(eviction) = &mut state.side_tables.eviction {
+            eviction.put(bucket, hash, weight, len);
         }
-        self.written(beside, bucket, own, tags);
-        let owed = bound.exchange(u64::from(weight), freed);
-        self.pay(bound, locked, place, bucket, owed, now, gone);
-        tell(comers);
-        Written::Put { replaced, stays: true }
+        self.written(state, bucket, hard_deadline, tags);
+        let to_evict = bound.adjust(u64::from(weight), freed);
+        self.evict_to_fit(bound, locked, place, bucket, to_evict, now, gone);
+        tell(insert_waiters);
+        Written::Put { replaced, resident: true }
     }
 
     /// Calls `change` with the live value, under its shard's lock, and weighs it again there. A dead one is expired on
@@ -152,29 +153,29 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let place @ Location { hash, index } = self.place(key);
-        self.let_removed_leave(place, key, now);
+        self.purge_if_tag_removed(place, key, now);
         let mut locked = self.write(place, |k, _| key.equivalent(k));
-        let (table, beside) = locked.parts();
+        let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
-            if self.is_over(entry.deadline(), now) {
+            if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
             return None;
         }
-        beside.overtake(hash, key);
+        state.bump_write_version(hash, key);
         let changed = change(&mut entry.value);
         let entry = window::entry_at(locked.parts().0, bucket);
         let (key, entry) = entry.expect("what was just found is there");
         let weight = bound.weigh(key, &entry.value);
-        let mut gone = Gone::new();
+        let mut gone = DropQueue::new();
         if u64::from(weight) > bound.limit() {
             let (key, entry) = self.take_out(&mut locked, bucket);
             self.depart(&mut locked, key, entry, Cause::Evicted, now, &mut gone);
             drop(locked);
             gone.drop_all();
         } else {
-            self.weigh_anew(bound, locked, place, bucket, weight, now, gone);
+            self.update_weight(bound, locked, place, bucket, weight, now, gone);
         }
         Some(changed)
     }
@@ -182,16 +183,16 @@ where
     /// Counts, and records where somebody wants to hear of it, that a value was replaced.
     fn replaced(
         &self,
-        locked: &mut Locked<'_, K, V, Beside<K, V>>,
+        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
         copy: Option<Entry<V>>,
         key: K,
         now: &impl Now,
-        gone: &mut Gone<K, V>,
+        gone: &mut DropQueue<K, V>,
     ) {
         match copy {
             Some(copy) => self.depart(locked, key, copy, Cause::Replaced, now, gone),
             None => {
-                bump(&self.notes[locked.index()].departures.replaced, 1);
+                bump(&self.meta[locked.index()].departures.replaced, 1);
                 gone.keep_key(key);
             }
         }
@@ -199,48 +200,48 @@ where
 
     /// What is in this bucket was written over.
     #[allow(clippy::too_many_arguments)]
-    fn weigh_anew(
+    fn update_weight(
         &self,
         bound: &Bound<K, V>,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
         place: Location,
         bucket: usize,
         weight: u32,
         now: &impl Now,
-        gone: Gone<K, V>,
+        gone: DropQueue<K, V>,
     ) {
-        let mut owed = 0;
-        if let Some(room) = &mut locked.parts().1.kept.room {
-            room.touch(bucket);
+        let mut to_evict = 0;
+        if let Some(eviction) = &mut locked.parts().1.side_tables.eviction {
+            eviction.touch(bucket);
             if bound.has_weigher() {
-                owed = bound.exchange(u64::from(weight), room.weigh(bucket, weight));
+                to_evict = bound.adjust(u64::from(weight), eviction.weigh(bucket, weight));
             }
         }
-        self.pay(bound, locked, place, bucket, owed, now, gone);
+        self.evict_to_fit(bound, locked, place, bucket, to_evict, now, gone);
     }
 
     /// Lets others leave for what was just written to this bucket, first of the same shard, and unlocks it.
     #[allow(clippy::too_many_arguments)]
-    fn pay(
+    fn evict_to_fit(
         &self,
         bound: &Bound<K, V>,
-        mut locked: Locked<'_, K, V, Beside<K, V>>,
+        mut locked: Locked<'_, K, V, ShardState<K, V>>,
         place: Location,
         bucket: usize,
-        mut owed: u64,
+        mut to_evict: u64,
         now: &impl Now,
-        mut gone: Gone<K, V>,
+        mut gone: DropQueue<K, V>,
     ) {
-        if owed > 0 && !bound.may_be_dead(now) {
-            let spared = Some(bucket);
-            let freed = self.evict(&mut locked, place.shard(), owed, spared, now, &mut gone);
+        if to_evict > 0 && !bound.may_be_dead(now) {
+            let exempt = Some(bucket);
+            let freed = self.evict(&mut locked, place.shard(), to_evict, exempt, now, &mut gone);
             bound.free(freed);
-            owed = owed.saturating_sub(freed);
+            to_evict = to_evict.saturating_sub(freed);
         }
         drop(locked);
-        if owed > 0 {
+        if to_evict > 0 {
             self.free_dead(bound, 0, now);
-            self.evict_elsewhere(bound, owed, place, now);
+            self.evict_elsewhere(bound, to_evict, place, now);
         }
         gone.drop_all();
     }

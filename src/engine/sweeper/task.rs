@@ -18,7 +18,7 @@ use crate::engine::{
     event::Publisher,
     panics,
     state::SharedState,
-    store::{Departure, Patience, ShardPass, Store, TagPass},
+    store::{Departure, LockWait, ShardPass, Store, TagPurge},
 };
 
 /// How often a locked shard is come back to before the sweeper keeps those out who come to read.
@@ -58,7 +58,7 @@ pub(crate) struct SweepRun<K, V> {
     /// Entries that went to another table: work, but none that anybody asked for.
     moved: u64,
     /// A look for what was removed by its tags, before all else.
-    tagged: Option<TagPass>,
+    tagged: Option<TagPurge>,
     /// Where the present pass has still to look, and how often each place was found locked.
     todo: VecDeque<(ShardPass, u32)>,
     /// What the report said when the present pass began.
@@ -158,15 +158,15 @@ where
     let rest = every.saturating_mul(TICKS_OF_REST);
     {
         let Some(cache) = shared.upgrade() else { return true };
-        if !cache.store.set_alarm(cache.clock.now().later(rest.as_nanos() as u64)) {
+        if !cache.store.arm_wake_deadline(cache.clock.now().later(rest.as_nanos() as u64)) {
             return true;
         }
     }
-    let is_over = tokio::time::timeout(rest, publisher.alarm()).await.is_err();
+    let has_elapsed = tokio::time::timeout(rest, publisher.wake_requested()).await.is_err();
     if let Some(cache) = shared.upgrade() {
-        cache.store.clear_alarm();
+        cache.store.disarm_wake_deadline();
     }
-    is_over
+    has_elapsed
 }
 
 impl<K, V> SweepRun<K, V>
@@ -239,13 +239,13 @@ where
             return Step::Yield;
         }
         let step = loop {
-            let Some((visit, tries)) = self.todo.pop_front() else {
+            let Some((begin_shard_pass, tries)) = self.todo.pop_front() else {
                 match self.end_pass(cache, self.report.elapsed + now.since(start)) {
                     Some(step) => break step,
                     None => continue,
                 }
             };
-            let step = self.look(cache, visit, tries);
+            let step = self.look(cache, begin_shard_pass, tries);
             now = cache.clock.now();
             if let Some(step) = step {
                 break step;
@@ -267,9 +267,9 @@ where
     fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
         let Some(pass) = &mut self.tagged else { return false };
         for _ in 0..TAGGED_AT_ONCE {
-            let goes_on = cache.store.remove_tagged(pass, &cache.clock);
+            let has_more = cache.store.remove_tagged(pass, &cache.clock);
             cache.publisher.flush();
-            if !goes_on {
+            if !has_more {
                 self.tagged = None;
                 return false;
             }
@@ -281,21 +281,28 @@ where
     fn look<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
-        mut visit: ShardPass,
+        mut begin_shard_pass: ShardPass,
         tries: u32,
     ) -> Option<Step> {
         let room = cache.publisher.room();
-        let patience = match tries.checked_sub(TRIES) {
-            None => Patience::None,
-            Some(spins) => Patience::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
+        let lock_wait = match tries.checked_sub(TRIES) {
+            None => LockWait::None,
+            Some(spins) => LockWait::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
         };
         let share = |buckets| self.sweep.share_of(buckets);
         let (store, clock) = (&cache.store, &cache.clock);
-        let look = store.sweep_windows(&mut visit, share, clock, room, patience, &mut self.dead);
+        let look = store.sweep_windows(
+            &mut begin_shard_pass,
+            share,
+            clock,
+            room,
+            lock_wait,
+            &mut self.dead,
+        );
         let Some(look) = look else {
             // The others first: by then whoever holds the lock has mostly gone.
-            self.todo.push_back((visit, tries + 1));
-            return (patience != Patience::None).then_some(Step::Yield);
+            self.todo.push_back((begin_shard_pass, tries + 1));
+            return (lock_wait != LockWait::None).then_some(Step::Yield);
         };
         // After the lock of the shard, and before the next window: who waits for the event need not wait for the
         // whole sweep.
@@ -307,8 +314,8 @@ where
         self.report.looked_at += look.looked_at as u64;
         self.report.expired += look.expired as u64;
         self.moved += look.moved as u64;
-        if !visit.is_done() {
-            self.todo.push_front((visit, 0));
+        if !begin_shard_pass.is_done() {
+            self.todo.push_front((begin_shard_pass, 0));
         }
         self.report.held_back |= look.held_back;
         look.held_back.then_some(Step::HeldBack)
@@ -344,7 +351,8 @@ where
         let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
         // In random order, so that where a budget cuts sweeps short no shard is always last.
         order.shuffle(&mut *cache.random());
-        self.todo.extend(order.into_iter().map(|shard| (Store::<K, V, S>::visit(shard), 0)));
+        self.todo
+            .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
         self.at_pass = (self.report.looked_at, self.report.expired);
         self.report.passes += 1;
     }

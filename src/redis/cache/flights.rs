@@ -10,17 +10,17 @@ use std::{
 
 use super::super::Error;
 use crate::{
-    cache::Within,
+    cache::ReentrancyScope,
     engine::{
         hasher::DefaultHasher,
-        store::{Awaited, Failure, Flight, Joined, Landing, Meetings},
+        store::{Failure, Flight, Joined, LoadResult, WaitMap, WaitOutcome},
     },
 };
 
 /// By key, as it is on the server; what is loaded is as it is there, too, so that values need not be cloned.
 pub(super) struct Flights {
     hasher: DefaultHasher,
-    of_keys: Mutex<Meetings<Vec<u8>, Flight<Vec<u8>>>>,
+    of_keys: Mutex<WaitMap<Vec<u8>, Flight<Vec<u8>>>>,
 }
 
 /// A place among those who wait for one load, until it is dropped.
@@ -56,20 +56,20 @@ impl Flights {
         let hash = self.hasher.hash_one(key);
         let mut of_keys = self.lock();
         let Joined { shared, is_first } =
-            of_keys.join(hash, key, || key.to_vec(), Flight::is_over, Flight::new);
-        let asks = shared.overtakes();
+            of_keys.join(hash, key, || key.to_vec(), Flight::is_finished, Flight::new);
+        let asks = shared.write_version();
         drop(of_keys);
         Seat { flights: self.clone(), hash, flight: shared, leads: is_first, asks }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Meetings<Vec<u8>, Flight<Vec<u8>>>> {
+    fn lock(&self) -> MutexGuard<'_, WaitMap<Vec<u8>, Flight<Vec<u8>>>> {
         self.of_keys.lock().expect("nothing panics under this lock")
     }
 }
 
 impl Default for Flights {
     fn default() -> Self {
-        Self { hasher: DefaultHasher::default(), of_keys: Mutex::new(Meetings::new()) }
+        Self { hasher: DefaultHasher::default(), of_keys: Mutex::new(WaitMap::new()) }
     }
 }
 
@@ -80,33 +80,33 @@ impl Seat {
 
     /// Whether what is polled is a part of this load, and would wait for itself.
     pub(super) fn is_within(&self) -> bool {
-        Within::is(&self.flight)
+        ReentrancyScope::is(&self.flight)
     }
 
     /// Awaits `load` as a part of this load.
     pub(super) async fn run<F: Future>(&self, load: F) -> F::Output {
-        Within::run(&self.flight, load).await
+        ReentrancyScope::run(&self.flight, load).await
     }
 
     /// The server is about to be asked: who comes from now on does not get the answer.
     pub(super) fn ask(&mut self) {
         let of_keys = self.flights.lock();
-        self.asks = self.flight.overtakes();
-        self.flight.overtake();
+        self.asks = self.flight.write_version();
+        self.flight.bump_write_version();
         drop(of_keys);
     }
 
     /// Waits for who leads. Cancel safe.
     pub(super) async fn wait(&mut self) -> Told {
         let landing = match self.flight.wait().await {
-            Awaited::Leads => {
+            WaitOutcome::Leader => {
                 self.leads = true;
                 return Told::Leads;
             }
-            Awaited::Landed(landing) => landing,
+            WaitOutcome::Finished(landing) => landing,
         };
         match &landing.outcome {
-            Ok(value) if landing.began >= self.asks => Told::Loaded(value.clone()),
+            Ok(value) if landing.started_at_version >= self.asks => Told::Loaded(value.clone()),
             Ok(_) => Told::Again,
             Err(failure) => match failure.downcast_ref() {
                 None => Told::Failed(failure.clone()),
@@ -132,7 +132,7 @@ impl Seat {
     }
 
     fn end(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.land(Landing { began: self.asks, outcome });
+        self.flight.finish(LoadResult { started_at_version: self.asks, outcome });
         self.leads = false;
     }
 }
@@ -140,7 +140,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         if self.leads {
-            self.flight.give_up();
+            self.flight.abandon();
         }
         let key = self.flights.lock().leave(self.hash, &self.flight);
         drop(key);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::stats::Counters;
-use crate::engine::metrics::{Figures, Series, Source, counter, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
 
 static SERIES: [Series; 7] = [
     counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
@@ -25,7 +25,7 @@ pub(super) fn follow(name: &str, counters: &Arc<Counters>) {
 }
 
 impl Source for Counters {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let stats = self.snapshot();
         figures.count(stats.hits);
         figures.count(stats.misses);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::counters::ClientCounters;
-use crate::engine::metrics::{Figures, Series, Source, counter, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
 
 static SERIES: [Series; 3] = [
     counter("fleeting_redis_client_commands_total", "Commands that were sent, each try counted."),
@@ -24,7 +24,7 @@ pub(super) fn follow(prefix: &str, counters: &Arc<ClientCounters>) {
 }
 
 impl Source for ClientCounters {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let [commands, failures, reconnects] = self.get();
         figures.count(commands);
         figures.count(failures);

@@ -153,7 +153,7 @@ impl<K> RateLimiterBuilder<K> {
             counters: Default::default(),
             quiet_until: Default::default(),
             #[cfg(feature = "dashboard")]
-            hot: super::hot::Hot::new(self.are_keys_shown),
+            hot: super::hot::TopDenied::new(self.are_keys_shown),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
             client,

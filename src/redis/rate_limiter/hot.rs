@@ -10,20 +10,20 @@ use crate::{
     rate_limit::top_denied,
 };
 
-pub(super) struct Hot {
-    subjects: top_denied::Hot<Vec<u8>>,
+pub(super) struct TopDenied {
+    subjects: top_denied::TopDenied<Vec<u8>>,
     hasher: DefaultHasher,
     begun: Instant,
 }
 
-impl Hot {
+impl TopDenied {
     /// Told by their hashes, or as the server has them.
     pub(super) fn new(are_shown: bool) -> Self {
         let show = are_shown.then(|| -> top_denied::ShowKey<Vec<u8>> {
             Arc::new(|subject| String::from_utf8_lossy(key_of_tagged(subject)).into_owned())
         });
         Self {
-            subjects: top_denied::Hot::new(show),
+            subjects: top_denied::TopDenied::new(show),
             hasher: DefaultHasher::default(),
             begun: Instant::now(),
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::{breaker::Breaker, state::LimiterState};
 #[cfg(feature = "dashboard")]
 use crate::engine::metrics::DeniedKey;
-use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, register};
 
 const BREAKER: Series = gauge(
     "fleeting_redis_limiter_breaker",
@@ -48,7 +48,7 @@ pub(super) fn follow(limiter: &Arc<LimiterState>) {
 }
 
 impl Source for LimiterState {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let stats = self.counters.snapshot(self.breaker.state());
         figures.count(stats.admitted);
         figures.count(stats.denied);

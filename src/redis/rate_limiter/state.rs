@@ -44,7 +44,7 @@ pub(super) struct LimiterState {
     /// No failure is logged before this.
     pub(super) quiet_until: Mutex<Option<Instant>>,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: super::hot::Hot,
+    pub(super) hot: super::hot::TopDenied,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }

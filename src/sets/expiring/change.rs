@@ -80,7 +80,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     where
         S: SetKey<T, Key = K, Value = V>,
     {
-        let wanted = self.journal.wants(cause).then_some(cause)?;
+        let wanted = self.journal.has_subscriber(cause).then_some(cause)?;
         set_key.clone_for_events(count, &mut self.garbage.keys);
         Some(wanted)
     }
@@ -95,7 +95,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     {
         let departure = |(deadline, member)| {
             let (key, value) = S::event(&mut self.garbage.keys, member);
-            Departure { key, value, cause, deadline, at: self.now, farewell: None }
+            Departure { key, value, cause, deadline, at: self.now, waiters: None }
         };
         let mut departures = departed.into_iter().map(departure).collect();
         self.journal.record_all(self.shard, cause, &mut departures);

@@ -70,7 +70,7 @@ impl<T> Members<T> {
     /// Lets all leave that are dead: what every operation begins with.
     #[inline]
     pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
-        if !change.journal.wants(Cause::Expired) {
+        if !change.journal.has_subscriber(Cause::Expired) {
             // Mostly there is one, if any. Few that are taken one by one need no memory to go to.
             for _ in 0..FEW {
                 match self.lowest() {

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use super::{shard::Shard, state::StateOf};
-use crate::engine::metrics::{Figures, Series, Source, counter, gauge, register, spread};
+use crate::engine::metrics::{MetricValues, Series, Source, counter, gauge, histogram, register};
 
 static SERIES: [Series; 6] = [
     gauge("fleeting_set_resident", "Members in memory; of `ExpiringSets`, its sets."),
     counter("fleeting_set_expired_total", "Members whose time ran out and that have left."),
     gauge("fleeting_set_subscribers", "Streams of events that somebody holds."),
-    spread(
+    histogram(
         "fleeting_set_event_lag_seconds",
         "From a member's death to its event, where somebody hears of it.",
     ),
@@ -27,13 +27,13 @@ pub(super) fn follow<S: Shard>(state: &Arc<StateOf<S>>) {
 }
 
 impl<S: Shard> Source for StateOf<S> {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         let (lag, missed, subscribers, overflow) = self.publisher.figures();
         let resident = (0..self.shard_count()).map(|shard| self.look(shard, S::len)).sum::<usize>();
         figures.level(resident as f64);
         figures.count(self.expired());
         figures.level(subscribers as f64);
-        figures.spread(lag);
+        figures.histogram(lag);
         figures.count(missed);
         figures.level(overflow as f64);
     }

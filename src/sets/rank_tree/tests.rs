@@ -25,12 +25,12 @@ enum Op {
 enum Pattern {
     InOrder,
     Reversed,
-    Spread,
+    Scattered,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     use Pattern::*;
-    let pattern = prop_oneof![Just(InOrder), Just(Reversed), Just(Spread)];
+    let pattern = prop_oneof![Just(InOrder), Just(Reversed), Just(Scattered)];
     let share = || 0..1_000_usize;
     prop_oneof![
         4 => (0..100_000_u32, 1..600_u32, pattern).prop_map(|(k, n, p)| Op::Insert(k, n, p)),
@@ -67,7 +67,7 @@ fn run(op: Op, tree: &mut RankTree<u32, u32>, model: &mut Model) {
                 let key = match pattern {
                     Pattern::InOrder => first + i,
                     Pattern::Reversed => first + count - i,
-                    Pattern::Spread => first + i.wrapping_mul(2_654_435_761) % 10_007,
+                    Pattern::Scattered => first + i.wrapping_mul(2_654_435_761) % 10_007,
                 };
                 if let Err(at) = model.binary_search_by_key(&key, |(key, _)| *key) {
                     model.insert(at, (key, i));

@@ -23,16 +23,16 @@ pub(super) const OLDEST: u8 = 224;
 
 /// Of an entry. Its class is kept as one more than it is, so that it is not zero.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word(pub(super) u16);
+pub(super) struct AccessWord(pub(super) u16);
 
-impl Word {
+impl AccessWord {
     /// Of a key that nobody knows.
     pub(super) fn fresh(clock: u8) -> Self {
         Self::new(clock, 0)
     }
 
-    pub(super) fn new(asked: u8, class: u8) -> Self {
-        Self(u16::from(asked) << 8 | u16::from(class + 1) << 4)
+    pub(super) fn new(last_access: u8, class: u8) -> Self {
+        Self(u16::from(last_access) << 8 | u16::from(class + 1) << 4)
     }
 
     #[inline]
@@ -41,14 +41,14 @@ impl Word {
     }
 
     #[inline]
-    pub(super) fn asked(self) -> u8 {
+    pub(super) fn last_access(self) -> u8 {
         (self.0 >> 8) as u8
     }
 
     /// In parts of the clock.
     #[inline]
     pub(super) fn elapsed(self, clock: u8) -> u8 {
-        clock.wrapping_sub(self.asked())
+        clock.wrapping_sub(self.last_access())
     }
 
     #[inline]
@@ -66,7 +66,7 @@ impl Word {
     #[inline]
     pub(super) fn touched(self, clock: u8) -> Self {
         // Most hits: this part of time has seen another one.
-        if self.asked() == clock && self.0 & 15 != 0 {
+        if self.last_access() == clock && self.0 & 15 != 0 {
             return self;
         }
         let gap = match self.0 & 15 {
@@ -84,7 +84,7 @@ impl Word {
             0 => 1 + level,
             class => 1 + LEVELS + ((class - 1) % LEVELS + level + up) / 2,
         };
-        Self::new(self.asked(), class)
+        Self::new(self.last_access(), class)
     }
 
     pub(super) fn not_older(self, clock: u8) -> Self {
@@ -132,17 +132,20 @@ mod tests {
     #[test]
     fn a_word_holds_each_class_gap_and_time() {
         for class in 0..CLASSES as u8 {
-            for (asked, clock) in [(0, 0), (0, 3), (250, 7), (7, 100)] {
-                let word = Word::new(asked, class);
-                assert_eq!((word.class(), word.asked(), word.gap()), (class, asked, None));
-                let hit = word.touched(clock);
-                assert_eq!((hit.class(), hit.asked()), (class, clock));
-                assert_eq!(hit.gap(), Some(word.age(clock)));
+            for (last_access, clock) in [(0, 0), (0, 3), (250, 7), (7, 100)] {
+                let access_word = AccessWord::new(last_access, class);
+                assert_eq!(
+                    (access_word.class(), access_word.last_access(), access_word.gap()),
+                    (class, last_access, None)
+                );
+                let hit = access_word.touched(clock);
+                assert_eq!((hit.class(), hit.last_access()), (class, clock));
+                assert_eq!(hit.gap(), Some(access_word.age(clock)));
                 // A burst.
                 assert_eq!(hit.touched(clock).0, hit.0);
                 assert_eq!(hit.touched(clock.wrapping_add(1)).gap(), hit.gap());
                 let settled = hit.settled(1);
-                assert_eq!((settled.asked(), settled.gap()), (clock, None));
+                assert_eq!((settled.last_access(), settled.gap()), (clock, None));
                 assert!(settled.class() > 0 && usize::from(settled.class()) < CLASSES);
             }
         }
@@ -150,11 +153,11 @@ mod tests {
 
     #[test]
     fn what_is_old_stays_old() {
-        let mut word = Word::fresh(0);
+        let mut access_word = AccessWord::fresh(0);
         for clock in (0..10_000).map(|clock| clock as u8) {
-            word = word.not_older(clock);
-            assert!(word.elapsed(clock) <= OLDEST);
+            access_word = access_word.not_older(clock);
+            assert!(access_word.elapsed(clock) <= OLDEST);
         }
-        assert_eq!(word.elapsed(9_999_u32 as u8), OLDEST);
+        assert_eq!(access_word.elapsed(9_999_u32 as u8), OLDEST);
     }
 }

@@ -6,41 +6,46 @@
 
 use std::mem;
 
-use super::access_word::Word;
+use super::access_word::AccessWord;
 
 /// One after the other, the newest first; the last is for the few that are remembered for long.
 type Set = [u32; 4];
 
-const NOBODY: u32 = 0;
+const NO_BUCKET: u32 = 0;
 
 #[derive(Default)]
 pub(super) struct Ghosts(Box<[Set]>);
 
 impl Ghosts {
     /// Tells who is forgotten for it. `len`: how many entries there are.
-    pub(super) fn remember(&mut self, hash: u64, word: Word, len: usize) -> Option<Word> {
+    pub(super) fn remember(
+        &mut self,
+        hash: u64,
+        access_word: AccessWord,
+        len: usize,
+    ) -> Option<AccessWord> {
         self.fit(len);
         let place = Place::of(hash, self.0.len());
         let set = &mut self.0[place.set];
         let forgotten = if place.is_remembered_long {
-            mem::replace(&mut set[3], place.ghost(word))
+            mem::replace(&mut set[3], place.ghost(access_word))
         } else {
             let forgotten = set[2];
             set[..3].rotate_right(1);
-            set[0] = place.ghost(word);
+            set[0] = place.ghost(access_word);
             forgotten
         };
-        (forgotten != NOBODY).then(|| Place::word(forgotten))
+        (forgotten != NO_BUCKET).then(|| Place::access_word(forgotten))
     }
 
     /// What was known of a key that comes back.
-    pub(super) fn take(&mut self, hash: u64) -> Option<Word> {
+    pub(super) fn take(&mut self, hash: u64) -> Option<AccessWord> {
         if self.0.is_empty() {
             return None;
         }
         let place = Place::of(hash, self.0.len());
         let ghost = self.0[place.set].iter_mut().find(|ghost| place.is(**ghost))?;
-        Some(Place::word(mem::replace(ghost, NOBODY)))
+        Some(Place::access_word(mem::replace(ghost, NO_BUCKET)))
     }
 
     pub(super) fn knows(&self, hash: u64) -> bool {
@@ -60,7 +65,7 @@ impl Ghosts {
     fn fit(&mut self, len: usize) {
         let wanted = (5 * len).div_ceil(16).max(1);
         if self.0.len() * 4 < wanted * 3 || self.0.len() * 3 > wanted * 4 {
-            self.0 = vec![[NOBODY; 4]; wanted].into();
+            self.0 = vec![[NO_BUCKET; 4]; wanted].into();
         }
     }
 }
@@ -83,19 +88,19 @@ impl Place {
     }
 
     /// From the lowest bits: the time and the class of a word, a bit that says that it is somebody, the print.
-    fn ghost(&self, word: Word) -> u32 {
+    fn ghost(&self, access_word: AccessWord) -> u32 {
         u32::from(self.print) << 16
             | 1 << 15
-            | u32::from(word.class()) << 8
-            | u32::from(word.asked())
+            | u32::from(access_word.class()) << 8
+            | u32::from(access_word.last_access())
     }
 
-    fn word(ghost: u32) -> Word {
-        Word::new(ghost as u8, (ghost >> 8 & 15) as u8)
+    fn access_word(ghost: u32) -> AccessWord {
+        AccessWord::new(ghost as u8, (ghost >> 8 & 15) as u8)
     }
 
     fn is(&self, ghost: u32) -> bool {
-        ghost != NOBODY && ghost >> 16 == u32::from(self.print)
+        ghost != NO_BUCKET && ghost >> 16 == u32::from(self.print)
     }
 }
 

@@ -25,12 +25,12 @@ const PLACES: usize = 16;
 
 /// How a wait ended: of which class, and at which age.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ending {
+pub(super) enum Observation {
     Hit(u8, u8),
     Loss(u8, u8),
 }
 
-pub(super) struct Experience {
+pub(super) struct HitModel {
     /// As bits of an `f32`: of what is not negative, these have the same order.
     worths: [[AtomicU32; PLACES]; PLACES],
     waits: Mutex<Waits>,
@@ -50,7 +50,7 @@ struct Class {
     all: f32,
 }
 
-impl Experience {
+impl HitModel {
     pub(super) fn new() -> Self {
         let waits = Waits { classes: [Class::default(); CLASSES], next: 0 };
         const { assert!(AGES <= PLACES && CLASSES <= PLACES) };
@@ -69,10 +69,10 @@ impl Experience {
     }
 
     /// Where another adds just now, nothing is added, and nobody waits.
-    pub(super) fn add(&self, endings: &[Ending]) {
+    pub(super) fn add(&self, endings: &[Observation]) {
         let Ok(mut waits) = self.waits.try_lock() else { return };
         for ending in endings {
-            let (Ending::Hit(class, _) | Ending::Loss(class, _)) = *ending;
+            let (Observation::Hit(class, _) | Observation::Loss(class, _)) = *ending;
             waits.classes[usize::from(class)].add(*ending);
         }
         // One at a time, so that each call takes a microsecond.
@@ -99,10 +99,10 @@ impl Waits {
 }
 
 impl Class {
-    fn add(&mut self, ending: Ending) {
+    fn add(&mut self, ending: Observation) {
         match ending {
-            Ending::Hit(_, age) => self.hits[usize::from(age)] += 1.0,
-            Ending::Loss(_, age) => self.losses[usize::from(age)] += 1.0,
+            Observation::Hit(_, age) => self.hits[usize::from(age)] += 1.0,
+            Observation::Loss(_, age) => self.losses[usize::from(age)] += 1.0,
         }
         self.all += 1.0;
         if self.all >= REMEMBERED {
@@ -167,56 +167,60 @@ mod tests {
     use super::*;
 
     /// What is worth how much once a class has ended like this often enough.
-    fn learnt(endings: &[Ending]) -> Experience {
-        let experience = Experience::new();
+    fn learnt(endings: &[Observation]) -> HitModel {
+        let hit_model = HitModel::new();
         for _ in 0..100 {
-            experience.add(endings);
+            hit_model.add(endings);
         }
-        experience
+        hit_model
     }
 
     #[test]
     fn at_first_the_oldest_leave() {
-        let experience = Experience::new();
+        let hit_model = HitModel::new();
         for class in 0..CLASSES as u8 {
-            let worths: Vec<u32> =
-                (0..AGES as u8).map(|age| experience.worth(class, age)).collect();
+            let worths: Vec<u32> = (0..AGES as u8).map(|age| hit_model.worth(class, age)).collect();
             assert!(worths.is_sorted_by(|younger, older| younger > older), "{worths:?}");
         }
     }
 
     #[test]
     fn in_a_loop_the_youngest_leave() {
-        let experience = learnt(&[Ending::Hit(3, 8), Ending::Loss(3, 0)]);
-        let worths: Vec<u32> = (0..9).map(|age| experience.worth(3, age)).collect();
+        let hit_model = learnt(&[Observation::Hit(3, 8), Observation::Loss(3, 0)]);
+        let worths: Vec<u32> = (0..9).map(|age| hit_model.worth(3, age)).collect();
         assert!(worths.is_sorted_by(|younger, older| younger < older), "{worths:?}");
-        assert!(experience.worth(3, 9) < experience.worth(3, 0), "it is over");
+        assert!(hit_model.worth(3, 9) < hit_model.worth(3, 0), "it is over");
     }
 
     #[test]
     fn who_is_hit_more_often_and_sooner_is_worth_more() {
-        let rare = [Ending::Hit(1, 8), Ending::Loss(1, 8), Ending::Hit(2, 8), Ending::Hit(4, 2)];
-        let experience = learnt(&rare);
-        assert!(experience.worth(1, 0) < experience.worth(2, 0));
-        assert!(experience.worth(2, 0) < experience.worth(4, 0));
+        let rare = [
+            Observation::Hit(1, 8),
+            Observation::Loss(1, 8),
+            Observation::Hit(2, 8),
+            Observation::Hit(4, 2),
+        ];
+        let hit_model = learnt(&rare);
+        assert!(hit_model.worth(1, 0) < hit_model.worth(2, 0));
+        assert!(hit_model.worth(2, 0) < hit_model.worth(4, 0));
     }
 
     #[test]
     fn what_was_is_outweighed_by_what_is() {
-        let experience = learnt(&[Ending::Hit(1, 1); 100]);
-        let before = experience.worth(1, 0);
+        let hit_model = learnt(&[Observation::Hit(1, 1); 100]);
+        let before = hit_model.worth(1, 0);
         for _ in 0..1_000 {
-            experience.add(&[Ending::Loss(1, 1); 32]);
+            hit_model.add(&[Observation::Loss(1, 1); 32]);
         }
-        assert!(f32::from_bits(experience.worth(1, 0)) < f32::from_bits(before) / 5.0);
+        assert!(f32::from_bits(hit_model.worth(1, 0)) < f32::from_bits(before) / 5.0);
     }
 
     #[test]
     fn worths_are_numbers() {
-        let experience = learnt(&[Ending::Hit(0, 0), Ending::Hit(0, AGES as u8 - 1)]);
+        let hit_model = learnt(&[Observation::Hit(0, 0), Observation::Hit(0, AGES as u8 - 1)]);
         for class in 0..CLASSES as u8 {
             for age in 0..AGES as u8 {
-                let worth = f32::from_bits(experience.worth(class, age));
+                let worth = f32::from_bits(hit_model.worth(class, age));
                 assert!(worth > 0.0 && worth < 4.0, "{worth}");
             }
         }

@@ -8,7 +8,7 @@ use super::*;
 
 /// A shard with room for so many entries. A key is its own hash, but for the bits that all of a shard share.
 struct Shard {
-    room: usize,
+    eviction: usize,
     table: Vec<Option<Resident>>,
     buckets: HashMap<u64, usize>,
     policy: Policy,
@@ -25,10 +25,10 @@ struct Resident {
 }
 
 impl Shard {
-    fn new(room: usize) -> Self {
+    fn new(eviction: usize) -> Self {
         let policy = Policy::new(0x5eed);
         let (table, buckets) = (Vec::new(), HashMap::new());
-        Self { room, table, buckets, policy, now: 0, soonest: u64::MAX, evicted: Vec::new() }
+        Self { eviction, table, buckets, policy, now: 0, soonest: u64::MAX, evicted: Vec::new() }
     }
 
     /// A get; after a miss, a set of what lives for `ttl` requests. Whether it was a hit.
@@ -42,7 +42,7 @@ impl Shard {
             self.remove(bucket);
         }
         let bucket = self.put(key, self.now.saturating_add(ttl));
-        while self.buckets.len() > self.room {
+        while self.buckets.len() > self.eviction {
             self.evict(Some(bucket)).expect("there is another");
         }
         false
@@ -81,16 +81,16 @@ impl Shard {
     }
 
     /// Who had to go, and whether it was dead.
-    fn evict(&mut self, spared: Option<usize>) -> Option<(u64, bool)> {
+    fn evict(&mut self, exempt: Option<usize>) -> Option<(u64, bool)> {
         let (table, now) = (&self.table, self.now);
         let look = |bucket: usize| match table[bucket] {
             None => unreachable!("nobody asks for an empty bucket"),
-            Some(resident) if resident.deadline <= now => Look::Dead,
-            Some(_) => Look::Live,
+            Some(resident) if resident.deadline <= now => BucketState::Expired,
+            Some(_) => BucketState::Live,
         };
         let may_be_dead = self.soonest <= now;
-        let bucket = self.policy.victim(spared, may_be_dead, look)?;
-        assert_ne!(Some(bucket), spared);
+        let bucket = self.policy.victim(exempt, may_be_dead, look)?;
+        assert_ne!(Some(bucket), exempt);
         let Resident { key, deadline } = self.table[bucket].expect("a victim is there");
         let is_dead = deadline <= now;
         if is_dead {
@@ -148,19 +148,19 @@ fn who_is_spared_stays_even_alone() {
     assert!(shard.evict(Some(bucket)).is_none());
     assert_eq!(shard.evict(None), Some((1, false)));
     assert!(shard.evict(None).is_none(), "nobody is left");
-    assert!(Policy::new(1).victim(None, true, |_| Look::Live).is_none());
+    assert!(Policy::new(1).victim(None, true, |_| BucketState::Live).is_none());
 }
 
 #[test]
 fn small_shards_keep_what_was_set() {
-    for room in [2, 3, 10] {
-        let mut shard = Shard::new(room);
-        let mut random = SmallRng::seed_from_u64(room as u64);
+    for eviction in [2, 3, 10] {
+        let mut shard = Shard::new(eviction);
+        let mut random = SmallRng::seed_from_u64(eviction as u64);
         for _ in 0..20_000 {
             let key = random.random_range(0..30);
             shard.ask(key, u64::MAX);
             assert!(shard.ask(key, u64::MAX));
-            assert!(shard.buckets.len() <= room);
+            assert!(shard.buckets.len() <= eviction);
         }
     }
 }
@@ -168,19 +168,19 @@ fn small_shards_keep_what_was_set() {
 /// Nobody alive leaves while one of its neighbours is dead.
 #[test]
 fn the_dead_go_first() {
-    for room in [1_usize, 2, 7, 12] {
-        let mut shard = Shard::new(room);
-        (0..room as u64).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
+    for eviction in [1_usize, 2, 7, 12] {
+        let mut shard = Shard::new(eviction);
+        (0..eviction as u64).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
         let bucket = shard.put(1_000, shard.now);
         for _ in 0..100 {
             // Those who live are asked for again and again, or never.
-            (0..room as u64 / 2).for_each(|key| assert!(shard.ask(key, u64::MAX)));
+            (0..eviction as u64 / 2).for_each(|key| assert!(shard.ask(key, u64::MAX)));
         }
-        assert_eq!(shard.evict(None), Some((1_000, true)), "{room}");
+        assert_eq!(shard.evict(None), Some((1_000, true)), "{eviction}");
         assert!(shard.table[bucket].is_none());
         let fresh = shard.put(2_000, u64::MAX);
         shard.put(1_001, shard.now);
-        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{room}");
+        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{eviction}");
     }
 }
 
@@ -231,8 +231,8 @@ fn what_is_known_moves_with_the_entries() {
     (0..3).for_each(|_| shard.grow());
     assert_eq!(words(&shard), before);
     (0..20).for_each(|_| _ = shard.evict(None).expect("there are 40"));
-    let kept = (0..20).filter(|key| shard.buckets.contains_key(key)).count();
-    assert!(kept >= 18, "{kept} of 20");
+    let survivors = (0..20).filter(|key| shard.buckets.contains_key(key)).count();
+    assert!(survivors >= 18, "{survivors} of 20");
 }
 
 /// Slots that die and are reused let nothing grow. `FLEETING_POLICY_CALLS` sets how many calls there are.
@@ -267,7 +267,7 @@ fn memory_follows_the_entries() {
     let mut shard = Shard::new(10_000);
     shard.replay(0..30_000);
     let large = shard.policy.bytes();
-    shard.room = 100;
+    shard.eviction = 100;
     while shard.buckets.len() > 100 {
         shard.evict(None).expect("there are many");
     }
@@ -283,9 +283,9 @@ fn who_was_evicted_lately_is_known_until_it_comes_back() {
     let late: Vec<u64> = shard.evicted[shard.evicted.len() - 300..].to_vec();
     let known = late.iter().filter(|key| shard.policy.was_evicted_lately(hash(**key)));
     assert!(known.count() > 250);
-    let strangers =
+    let one_off_keys =
         (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_lately(hash(*key)));
-    assert!(strangers.count() < 30);
+    assert!(one_off_keys.count() < 30);
     for key in late {
         shard.ask(key, u64::MAX);
         assert!(!shard.policy.was_evicted_lately(hash(key)));
@@ -311,9 +311,9 @@ fn a_hit_writes_once() {
     let mut shard = Shard::new(100);
     let bucket = shard.put(1, u64::MAX);
     shard.policy.touch(bucket);
-    let word = shard.policy.words[bucket].load(Relaxed);
+    let access_word = shard.policy.words[bucket].load(Relaxed);
     shard.policy.touch(bucket);
-    assert_eq!(shard.policy.words[bucket].load(Relaxed), word);
+    assert_eq!(shard.policy.words[bucket].load(Relaxed), access_word);
 }
 
 /// LRU hits nothing here.
