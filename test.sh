@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that must hold, from a fresh machine with Rust and a C compiler.
-# Longer: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
+# Runs all checks. Needs Rust, a C and a C++ compiler; other missing tools are installed or named.
+# A longer run: PROPTEST_CASES=20000 SHUTTLE_ITERATIONS=100000 FLEETING_STRESS_SECONDS=60 FUZZ_SECONDS=600 ./test.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -16,12 +16,12 @@ cargo fmt --version >/dev/null 2>&1 || { echo "test.sh needs rustfmt: rustup com
 cargo clippy --version >/dev/null 2>&1 || { echo "test.sh needs clippy: rustup component add clippy" >&2; exit 1; }
 
 export RUSTDOCFLAGS="-D warnings"
-# All is built once.
+# Every target is built only once here, so incremental compilation would not pay off.
 export CARGO_INCREMENTAL=0
-# Many tests wait for servers, disks and other processes, not for a processor.
+# More threads than processors, because many tests wait for servers, disks and other processes.
 export RUST_TEST_THREADS=$((2 * $(nproc)))
 
-step "what the tests need beside Rust: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
+step "tools for the tests: redis-server, Valkey, the Python package dirq, promtool, Chromium, axe-core"
 valkey=$(scripts/servers.sh)
 scripts/python.sh
 scripts/prometheus.sh
@@ -33,7 +33,7 @@ cargo fmt --all --check
 step "clippy"
 cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 
-step "each feature alone"
+step "clippy with each feature alone"
 features=$(awk '/^\[features\]/ {on=1; next} /^\[/ {on=0} on && /^[a-z]/ {print $1}' Cargo.toml)
 cargo clippy --locked -p fleeting --no-default-features -- -D warnings
 for feature in $features; do
@@ -45,9 +45,9 @@ done
 step "tests and doc tests"
 cargo test --locked --workspace --all-features
 
-step "the tests with a server, on Valkey, and meanwhile the interleavings"
+step "Redis tests on Valkey and, concurrently, the interleaving tests"
 on_valkey=$(mktemp)
-# This Valkey is built without TLS.
+# Skips the TLS tests, because this Valkey is built without TLS.
 FLEETING_REDIS_SERVER=$valkey cargo test --locked --workspace --all-features --test redis \
     -- --skip encrypted >"$on_valkey" 2>&1 &
 trap 'kill %1 2>/dev/null || true; rm -f "$on_valkey"' EXIT
@@ -56,7 +56,7 @@ RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --locked -p fleeting --lib \
 wait %1 || { cat "$on_valkey" >&2; exit 1; }
 tail -n 3 "$on_valkey"
 
-step "memory errors"
+step "memory errors and leaks"
 scripts/sanitize.sh
 
 step "fuzzing"
@@ -65,4 +65,4 @@ scripts/fuzz.sh "${FUZZ_SECONDS:-30}"
 step "docs"
 cargo doc --locked -p fleeting --all-features --no-deps
 
-step "all of it holds"
+step "all checks passed"

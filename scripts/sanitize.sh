@@ -1,35 +1,36 @@
 #!/usr/bin/env bash
-# The tests that reach the crate's only `unsafe` (src/engine/store/window.rs), on Linux x86_64, under
-#   1. AddressSanitizer and LeakSanitizer, on nightly: a bad access, or memory that nothing points to at exit
-#   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of what was never written
-# It takes no arguments. What 1 runs is built in target/asan; what 2 runs is what ./test.sh has built. What it sets:
+# Runs the tests that reach the crate's only `unsafe` code (src/engine/store/window.rs), on Linux x86_64, under
+#   1. AddressSanitizer and LeakSanitizer, on nightly: invalid accesses, and memory that is unreachable at exit
+#   2. valgrind's memcheck, on stable: the same without instrumented code, and reads of uninitialized memory
+# Takes no arguments. The tests of 1 are built in target/asan; 2 runs the binaries that ./test.sh has built.
+# The script sets:
 #   RUSTFLAGS                                      -Zsanitizer=address for 1, and few dependencies (--cfg lean)
-#   ASAN_OPTIONS                                   detect_leaks=1 where the system lets LeakSanitizer work
-#   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   what interprets the test binaries: valgrind
+#   ASAN_OPTIONS                                   detect_leaks=1 if the system lets LeakSanitizer work
+#   CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER   the runner of the test binaries: valgrind
 #   PROPTEST_CASES                                 few random sequences: each is 20 times slower under valgrind
-# A leak is memory that nothing points to. What statics and thread-locals of tokio, parking_lot or std still
-# point to at exit is none, so there is no list of exceptions.
+# A leak is unreachable memory. Memory that statics and thread-locals of tokio, parking_lot or std still point to at exit
+# is reachable, so no list of exceptions is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s\n' "$*"; }
 fail() { echo "sanitize.sh: $*" >&2; exit 1; }
 
-[ "$(uname -sm)" = "Linux x86_64" ] || fail "it needs Linux on x86_64, this is $(uname -sm)"
-command -v cc >/dev/null || fail "it needs a C compiler (Debian: apt-get install build-essential)"
-cargo +nightly --version >/dev/null 2>&1 || fail "it needs nightly Rust: rustup toolchain install nightly"
+[ "$(uname -sm)" = "Linux x86_64" ] || fail "needs Linux on x86_64, but this is $(uname -sm)"
+command -v cc >/dev/null || fail "needs a C compiler (Debian: apt-get install build-essential)"
+cargo +nightly --version >/dev/null 2>&1 || fail "needs nightly Rust: rustup toolchain install nightly"
 if ! command -v valgrind >/dev/null; then
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
-        fail "it needs valgrind (Debian: apt-get install valgrind)"
+        fail "needs valgrind (Debian: apt-get install valgrind)"
     step "installing valgrind"
-    apt-get update -q || true # A list that is out of date may still do.
-    apt-get install -q -y valgrind || fail "valgrind can't be installed: apt-get install valgrind"
+    apt-get update -q || true # An outdated package list may suffice.
+    apt-get install -q -y valgrind || fail "could not install valgrind: apt-get install valgrind"
 fi
 
 target=target/asan
 mkdir -p "$target"
-unset CARGO_ENCODED_RUSTFLAGS # It would come before RUSTFLAGS.
-# A leak that must be found, so that finding none means something.
+unset CARGO_ENCODED_RUSTFLAGS # It would take precedence over RUSTFLAGS.
+# A deliberate leak: if it is not found, the result "no leaks" means nothing.
 cat >"$target/leak.rs" <<'RUST'
 fn main() {
     let leak = || std::mem::forget(std::hint::black_box(vec![0_u8; 100]));
@@ -37,14 +38,14 @@ fn main() {
 }
 RUST
 rustc +nightly -Zsanitizer=address "$target/leak.rs" -o "$target/leak" ||
-    fail "this nightly can't build for AddressSanitizer: rustup update nightly"
+    fail "this nightly cannot build for AddressSanitizer: rustup update nightly"
 leaks=1
 if report=$(ASAN_OPTIONS=detect_leaks=1 "$target/leak" 2>&1); then
-    fail "LeakSanitizer misses a leak of 100 bytes"
+    fail "LeakSanitizer did not find a leak of 100 bytes"
 elif [[ $report != *"detected memory leaks"* ]]; then
-    # As under ptrace, and in containers that forbid it.
+    # For example under ptrace, and in containers that forbid it.
     leaks=0
-    echo "LeakSanitizer does not work here, valgrind alone looks for leaks: ${report##*$'\n'}"
+    echo "LeakSanitizer does not work here, only valgrind checks for leaks: ${report##*$'\n'}"
 fi
 
 step "AddressSanitizer, detect_leaks=$leaks"
@@ -57,15 +58,15 @@ address "$leaks" --lib -- --quiet
 address "$leaks" --test cache -- --quiet verbs:: streams:: model:: sweeper:: bounds:: bounds_random::whoever
 address "$leaks" --test memory -- --quiet cache::
 address "$leaks" --test rate_limit -- --quiet checks:: in_use:: keys:: waiting::
-# Some of its values leak whatever the cache does: one holds a stream of the cache that it is in.
+# Some of these values always leak: one holds a stream of the cache that contains the value.
 address 0 --test cache -- --quiet user_types::
 
 step "valgrind"
 memcheck="valgrind --quiet --error-exitcode=1 --leak-check=full"
 memcheck+=" --show-leak-kinds=definite --errors-for-leak-kinds=definite"
-! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind misses a leak of 100 bytes"
+! $memcheck "$target/leak" >/dev/null 2>&1 || fail "valgrind did not find a leak of 100 bytes"
 PROPTEST_CASES=50 \
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$memcheck" \
     cargo test --locked --workspace --all-features --test cache -- --quiet verbs:: streams:: model:: bounds::an_update bounds::whoever bounds::what_is
 
-step "no bad access and no leak"
+step "no invalid accesses and no leaks"

@@ -1,7 +1,7 @@
-//! Any settings and any sequence of verbs, against a map so simple that it must be right.
+//! Runs random sequences of cache methods with random settings, and compares the results with a naive map.
 //!
-//! What it has that `tests/cache/model.rs` has not: settings that must panic, deadlines near the end of time,
-//! tables of more than one window, and subscribers that fall behind.
+//! In addition to `tests/cache/model.rs`, it covers settings that must panic, deadlines near the end of time, tables of
+//! more than one window, and subscribers that fall behind.
 #![no_main]
 
 use std::{
@@ -21,18 +21,18 @@ use tokio::{
 
 type Key = u16;
 
-/// Nanoseconds since the cache was built; `None` is for ever.
+/// Nanoseconds since the cache was built; `None` is persistent.
 type Deadline = Option<i128>;
 
-/// Deadlines are counted in a `u64` in which the cache begins at 2^58. What is later is persistent, what
-/// is earlier is the first.
+/// The cache stores deadlines in a `u64`, and is built at 2^58. A later deadline than `LATEST` is persistent; a deadline
+/// before `EARLIEST` is set to it.
 const LATEST: i128 = u64::MAX as i128 - (1 << 58);
 const EARLIEST: i128 = 1 - (1 << 58);
 
-/// Longer than any sequence makes it.
+/// Capacity of a lossless stream that no sequence fills.
 const ENOUGH: usize = 1 << 20;
 
-/// Of more passes, each over all shards, the end takes too long to wait for.
+/// Maximum of passes times shards that a rotation may take: more would make a run too slow.
 const LONGEST_ROTATION: f64 = 2_000.0;
 
 #[derive(Arbitrary, Debug)]
@@ -55,18 +55,18 @@ struct Setup {
     seed: u64,
     removed: bool,
     replaced: bool,
-    /// The capacity of a lossless subscriber who reads seldom.
+    /// Capacity of a lossless subscriber that reads rarely.
     slow: Option<u8>,
 }
 
-/// Few, so that their tables grow; now and then any number.
+/// Usually few shards, so that their tables grow; sometimes any number.
 #[derive(Arbitrary, Debug)]
 struct Shards {
     few: u8,
     any: u32,
 }
 
-/// Any number, and often a good one.
+/// Any number, often a valid one.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Number {
     Parts(u8),
@@ -75,7 +75,7 @@ enum Number {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Span {
-    /// Few instants, so that they meet.
+    /// Few distinct instants, so that deadlines coincide.
     Ticks(u8),
     Nanoseconds(u32),
     Years(u16),
@@ -99,7 +99,7 @@ enum Op {
     SetEx(u8, Span),
     SetNx(u8, Option<Span>),
     SetKeepTtl(u8),
-    /// Enough keys that tables grow, and shrink when these are gone.
+    /// Enough keys to make tables grow, and shrink after their removal.
     Fill(Key, Span),
     Remove(u8),
     ContainsKey(u8),
@@ -115,12 +115,12 @@ enum Op {
     Clear,
     Advance(Span),
     Sweep,
-    /// As many passes as see everything.
+    /// The number of passes that examines every entry.
     Rotate,
     Pause,
     Resume,
-    Look,
-    Hear,
+    Iterate,
+    ReadSlowStreams,
     DropSlow,
 }
 
@@ -132,7 +132,7 @@ fuzz_target!(|input: Input| {
         .expect("a runtime");
     runtime.block_on(async {
         let mut test = Test::new(input.setup);
-        // All shards are locked after each verb.
+        // `check` locks all shards after each method, so the number of methods is limited by that of the shards.
         let ops = 10_000_usize.div_ceil(test.shards);
         for op in input.ops.into_iter().take(ops) {
             test.run(op).await;
@@ -152,21 +152,21 @@ impl Span {
     }
 }
 
-/// `setter` must panic, and say `why`.
+/// Asserts that `setter` panics with the message `why`.
 fn refused<T>(setter: impl FnOnce() -> T, why: &str) {
-    // The fuzzer's own hook aborts.
+    // The fuzzer's own panic hook aborts the process.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
     let result = panic::catch_unwind(AssertUnwindSafe(setter));
     panic::set_hook(hook);
-    let said = result.err().expect("a bad value must be refused");
-    assert_eq!(said.downcast_ref::<String>().map(String::as_str), Some(why));
+    let payload = result.err().expect("a bad value must be refused");
+    assert_eq!(payload.downcast_ref::<String>().map(String::as_str), Some(why));
 }
 
 type SetShare = fn(Sweep, f64) -> Sweep;
 
 impl Setup {
-    /// Settings that are refused keep their default.
+    /// Returns a builder in which refused settings keep their default.
     fn builder(&self) -> Builder<Key, u32> {
         let mut builder = Cache::builder()
             .initial_capacity(usize::from(self.initial_capacity % 1_000))
@@ -251,17 +251,17 @@ impl Number {
     }
 }
 
-/// The naive map: what is resident, dead or not.
+/// The naive map of resident entries, expired or not.
 struct Model {
     start: Instant,
     entries: BTreeMap<Key, (u32, Deadline)>,
-    told: Vec<Told>,
-    /// Causes that are published.
+    expected: Vec<EventRecord>,
+    /// The published causes.
     causes: Vec<Cause>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Told {
+struct EventRecord {
     key: Key,
     value: u32,
     deadline: Deadline,
@@ -281,33 +281,33 @@ impl Model {
         deadline.is_some_and(|deadline| self.now() >= deadline)
     }
 
-    /// What any verb does first: a dead value leaves.
+    /// Returns the live value, as the first step of each method; removes an expired one.
     fn live(&mut self, key: Key) -> Option<(u32, Deadline)> {
         let (value, deadline) = *self.entries.get(&key)?;
         if !self.is_dead(deadline) {
             return Some((value, deadline));
         }
-        self.leave(key, Cause::Expired, deadline);
+        self.depart(key, Cause::Expired, deadline);
         None
     }
 
-    fn leave(&mut self, key: Key, cause: Cause, deadline: Deadline) -> Option<u32> {
+    fn depart(&mut self, key: Key, cause: Cause, deadline: Deadline) -> Option<u32> {
         let (value, _) = self.entries.remove(&key)?;
         if self.causes.contains(&cause) {
-            self.told.push(Told { key, value, deadline, cause: name(cause) });
+            self.expected.push(EventRecord { key, value, deadline, cause: name(cause) });
         }
         Some(value)
     }
 
     fn put(&mut self, key: Key, value: u32, deadline: Deadline) -> Option<u32> {
         let old = self.live(key).and_then(|(_, old)| old);
-        let replaced = self.leave(key, Cause::Replaced, old);
+        let replaced = self.depart(key, Cause::Replaced, old);
         self.entries.insert(key, (value, deadline));
         replaced
     }
 
-    /// A live value gets a new deadline, or not; tells whether it is live.
-    fn redate(&mut self, key: Key, new: impl FnOnce(Deadline) -> Option<Deadline>) -> bool {
+    /// Gives a live value the deadline that `new` returns, if any. Returns whether it was changed.
+    fn set_deadline(&mut self, key: Key, new: impl FnOnce(Deadline) -> Option<Deadline>) -> bool {
         let Some((value, old)) = self.live(key) else { return false };
         let new = new(old);
         if let Some(new) = new {
@@ -321,9 +321,9 @@ impl Model {
         live.map(|(key, (value, _))| (*key, *value)).collect()
     }
 
-    fn told_of(&self, event: &Event<Key, u32>) -> Told {
+    fn record_of(&self, event: &Event<Key, u32>) -> EventRecord {
         let deadline = event.deadline.map(|deadline| self.since_start(deadline));
-        Told { key: event.key, value: event.value, deadline, cause: name(event.cause) }
+        EventRecord { key: event.key, value: event.value, deadline, cause: name(event.cause) }
     }
 
     fn since_start(&self, instant: Instant) -> i128 {
@@ -347,22 +347,22 @@ fn name(cause: Cause) -> &'static str {
         Cause::Expired => "expired",
         Cause::Removed => "removed",
         Cause::Replaced => "replaced",
-        other => panic!("{other:?}: nothing else may happen here"),
+        other => panic!("unexpected cause {other:?}"),
     }
 }
 
 struct Test {
     cache: Cache<Key, u32>,
     model: Model,
-    /// Read after each verb: tells what the sweeper chose.
+    /// Read after each method: it shows which entries the sweeper examined.
     lossless: LosslessEvents<Key, u32>,
-    /// Read seldom, and what they have still to hear.
-    events: (Events<Key, u32>, VecDeque<Told>),
-    slow: Option<(LosslessEvents<Key, u32>, VecDeque<Told>)>,
+    /// Streams that are read rarely, with the events that they have not yet returned.
+    events: (Events<Key, u32>, VecDeque<EventRecord>),
+    slow: Option<(LosslessEvents<Key, u32>, VecDeque<EventRecord>)>,
     event_capacity: usize,
     slow_capacity: usize,
     default_ttl: Option<Span>,
-    /// How many passes see everything.
+    /// The number of passes that examines every entry.
     passes: f64,
     shards: usize,
     next_value: u32,
@@ -381,7 +381,7 @@ impl Test {
             model: Model {
                 start: Instant::now(),
                 entries: BTreeMap::new(),
-                told: Vec::new(),
+                expected: Vec::new(),
                 causes: setup.causes(),
             },
             lossless: cache.events_lossless(ENOUGH),
@@ -397,7 +397,7 @@ impl Test {
             passes: setup.passes(),
             shards: match setup.shards.number() {
                 shards @ 1..=65_536 => shards,
-                // About so many are the default.
+                // The default is about this number.
                 _ => 64,
             },
             next_value: 0,
@@ -410,36 +410,36 @@ impl Test {
         let default = self.default_ttl.and_then(|ttl| model.after(ttl));
         match op {
             Op::Get(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 assert_eq!(cache.get(&key).await, model.live(key).map(|(value, _)| value));
             }
             Op::GetEx(key, ttl) => {
-                let (key, new) = (few(key), model.after(ttl));
+                let (key, new) = (fold_key(key), model.after(ttl));
                 let live = model.live(key).map(|(value, _)| value);
                 assert_eq!(cache.get_ex(&key, ttl.duration()).await, live);
-                model.redate(key, |_| Some(new));
+                model.set_deadline(key, |_| Some(new));
             }
             Op::GetExWith(key, ttl) => {
-                let (key, new) = (few(key), model.after(ttl));
+                let (key, new) = (fold_key(key), model.after(ttl));
                 let live = model.live(key).map(|(value, _)| value);
                 let found = cache.get_ex_with(&key, |found| {
                     assert_eq!(Some(*found), live);
                     ttl.duration()
                 });
                 assert_eq!(found.await, live);
-                model.redate(key, |_| Some(new));
+                model.set_deadline(key, |_| Some(new));
             }
             Op::Set(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 assert_eq!(cache.set(key, value).await, model.put(key, value, default));
             }
             Op::SetEx(key, ttl) => {
-                let (key, new) = (few(key), model.after(ttl));
+                let (key, new) = (fold_key(key), model.after(ttl));
                 let replaced = cache.set_ex(key, value, ttl.duration()).await;
                 assert_eq!(replaced, model.put(key, value, new));
             }
             Op::SetNx(key, ttl) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let set = cache.set_nx(key, value, ttl.map(Span::duration)).await;
                 assert_eq!(set, model.live(key).is_none());
                 if set {
@@ -447,7 +447,7 @@ impl Test {
                 }
             }
             Op::SetKeepTtl(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let kept = model.live(key).map_or(default, |(_, deadline)| deadline);
                 let replaced = cache.set_keep_ttl(key, value).await;
                 assert_eq!(replaced, model.put(key, value, kept));
@@ -460,17 +460,17 @@ impl Test {
                 }
             }
             Op::Remove(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let live = model.live(key);
-                let removed = live.and_then(|(_, d)| model.leave(key, Cause::Removed, d));
+                let removed = live.and_then(|(_, d)| model.depart(key, Cause::Removed, d));
                 assert_eq!(cache.remove(&key).await, removed);
             }
             Op::ContainsKey(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 assert_eq!(cache.contains_key(&key).await, model.live(key).is_some());
             }
             Op::Ttl(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let ttl = match model.live(key) {
                     None => Ttl::Missing,
                     Some((_, None)) => Ttl::Persistent,
@@ -482,12 +482,12 @@ impl Test {
                 assert_eq!(cache.ttl(&key).await, ttl);
             }
             Op::Expire(key, ttl) => {
-                let (key, new) = (few(key), model.after(ttl));
-                let redated = model.redate(key, |_| Some(new));
-                assert_eq!(cache.expire(&key, ttl.duration()).await, redated);
+                let (key, new) = (fold_key(key), model.after(ttl));
+                let changed = model.set_deadline(key, |_| Some(new));
+                assert_eq!(cache.expire(&key, ttl.duration()).await, changed);
             }
             Op::ExpireIf(key, ttl, condition) => {
-                let (key, new) = (few(key), model.after(ttl));
+                let (key, new) = (fold_key(key), model.after(ttl));
                 let order = |deadline: Deadline| deadline.unwrap_or(i128::MAX);
                 let (when, holds): (_, fn(i128, i128) -> bool) = match condition {
                     Condition::NoTtl => (When::NoTtl, |old, _| old == i128::MAX),
@@ -495,43 +495,44 @@ impl Test {
                     Condition::Later => (When::Later, |old, new| new > old),
                     Condition::Sooner => (When::Sooner, |old, new| new < old),
                 };
-                let redated = model.redate(key, |old| holds(order(old), order(new)).then_some(new));
-                assert_eq!(cache.expire_if(&key, ttl.duration(), when).await, redated);
+                let changed =
+                    model.set_deadline(key, |old| holds(order(old), order(new)).then_some(new));
+                assert_eq!(cache.expire_if(&key, ttl.duration(), when).await, changed);
             }
             Op::ExpireAt(key, ahead) => {
                 let Some(at) = Instant::now().checked_add(ahead.duration()) else { return };
-                let (key, new) = (few(key), model.after(ahead));
-                let redated = model.redate(key, |_| Some(new));
-                assert_eq!(cache.expire_at(&key, at).await, redated);
+                let (key, new) = (fold_key(key), model.after(ahead));
+                let changed = model.set_deadline(key, |_| Some(new));
+                assert_eq!(cache.expire_at(&key, at).await, changed);
             }
             Op::ExpireBefore(key, behind) => {
                 let Some(at) = Instant::now().checked_sub(behind.duration()) else { return };
-                let (key, new) = (few(key), deadline_at(model.since_start(at)));
-                let redated = model.redate(key, |_| Some(new));
-                assert_eq!(cache.expire_at(&key, at).await, redated);
+                let (key, new) = (fold_key(key), deadline_at(model.since_start(at)));
+                let changed = model.set_deadline(key, |_| Some(new));
+                assert_eq!(cache.expire_at(&key, at).await, changed);
             }
             Op::Extend(key, more) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let more = more.duration();
                 let extended =
                     |old: Deadline| Some(deadline_at(old?.saturating_add(more.as_nanos() as i128)));
-                let redated = model.redate(key, extended);
-                assert_eq!(cache.extend(&key, more).await, redated);
+                let changed = model.set_deadline(key, extended);
+                assert_eq!(cache.extend(&key, more).await, changed);
             }
             Op::Persist(key) => {
-                let key = few(key);
-                let redated = model.redate(key, |old| old.map(|_| None));
-                assert_eq!(cache.persist(&key).await, redated);
+                let key = fold_key(key);
+                let changed = model.set_deadline(key, |old| old.map(|_| None));
+                assert_eq!(cache.persist(&key).await, changed);
             }
             Op::ExpireNow(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let now = Some(model.now());
                 let live = model.live(key);
-                let ended = live.and_then(|_| model.leave(key, Cause::Expired, now));
+                let ended = live.and_then(|_| model.depart(key, Cause::Expired, now));
                 assert_eq!(cache.expire_now(&key).await, ended);
             }
             Op::Update(key) => {
-                let key = few(key);
+                let key = fold_key(key);
                 let live = model.live(key);
                 let old = cache.update(&key, |v| std::mem::replace(v, value)).await;
                 assert_eq!(old, live.map(|(value, _)| value));
@@ -544,60 +545,60 @@ impl Test {
                 let keys: Vec<Key> = model.entries.keys().copied().collect();
                 for key in keys {
                     if let Some((_, deadline)) = model.live(key) {
-                        model.leave(key, Cause::Removed, deadline);
+                        model.depart(key, Cause::Removed, deadline);
                     }
                 }
             }
             Op::Advance(span) => {
-                // Tokio's timers end before the centuries do.
+                // Tokio's timers do not reach centuries into the future.
                 let span = span.duration().min(Duration::from_secs(3_600));
                 advance(span).await;
                 for _ in 0..20 {
                     tokio::task::yield_now().await;
                 }
-                self.accept_what_was_swept();
+                self.accept_swept();
             }
             Op::Sweep => self.sweep().await,
             Op::Rotate => self.rotate().await,
             Op::Pause => cache.pause_sweeper(),
             Op::Resume => cache.resume_sweeper(),
-            Op::Look => {
+            Op::Iterate => {
                 let live = model.live_entries();
                 assert_eq!(cache.live_len(), live.len());
                 assert_eq!(cache.iter().count(), live.len(), "each entry once");
                 assert_eq!(cache.iter().collect::<BTreeMap<_, _>>(), live);
                 assert_eq!(cache.keys().count() + cache.values().count(), 2 * live.len());
             }
-            Op::Hear => self.hear(),
+            Op::ReadSlowStreams => self.read_slow_streams(),
             Op::DropSlow => self.slow = None,
         }
         self.check();
     }
 
-    /// The sample is the sweeper's choice; that what it took was dead, and is told as it was, is not.
-    fn accept_what_was_swept(&mut self) -> u64 {
+    /// The sweeper may choose its sample, but swept entries must be expired, and their events must match the model.
+    fn accept_swept(&mut self) -> u64 {
         let mut swept = 0;
         while let Some(event) = unconstrained(self.lossless.recv()).now_or_never().flatten() {
             assert!(self.model.live(event.key).is_none(), "a live value was swept");
-            let told = self.model.told_of(&event);
-            assert_eq!(self.model.told.pop(), Some(told));
-            self.owe(told);
+            let record = self.model.record_of(&event);
+            assert_eq!(self.model.expected.pop(), Some(record));
+            self.expect_event(record);
             swept += 1;
         }
         swept
     }
 
-    /// A sweep by hand. The sweeper may be in the middle of one of its own, and go on where this one yields: what both
-    /// took is told.
+    /// Runs a manual sweep. The sweeper may be within a sweep of its own and continue it when this one yields, so the
+    /// events of both are expected.
     async fn sweep(&mut self) {
         let before = self.cache.stats().expired;
         let report = self.cache.sweep().await;
         let expired = self.cache.stats().expired - before;
         assert!(report.expired <= expired, "{report:?} of {expired}");
-        assert_eq!(expired, self.accept_what_was_swept());
+        assert_eq!(expired, self.accept_swept());
     }
 
-    /// The bound on staleness, where nobody holds the sweeper back.
+    /// Checks the bound on staleness, unless a lossless subscriber may delay the sweeper.
     async fn rotate(&mut self) {
         if self.slow.is_some() || self.passes * self.shards as f64 > LONGEST_ROTATION {
             return;
@@ -606,55 +607,56 @@ impl Test {
             self.sweep().await;
         }
         let live = self.model.live_entries().len();
-        assert_eq!(self.model.entries.len(), live, "not everything was looked at");
+        assert_eq!(self.model.entries.len(), live, "a rotation must examine every entry");
     }
 
     fn check(&mut self) {
         let (len, resident) = (self.cache.len(), self.model.entries.len());
         assert_eq!((len, self.cache.is_empty()), (resident, resident == 0));
         let next = || unconstrained(self.lossless.recv()).now_or_never().flatten();
-        let heard: Vec<_> = std::iter::from_fn(next).collect();
-        let mut heard: Vec<Told> = heard
+        let received: Vec<_> = std::iter::from_fn(next).collect();
+        let mut received: Vec<EventRecord> = received
             .iter()
             .map(|event| {
                 assert_eq!(event.at, Instant::now());
-                self.model.told_of(event)
+                self.model.record_of(event)
             })
             .collect();
-        heard.iter().for_each(|told| self.owe(*told));
-        let mut told = std::mem::take(&mut self.model.told);
-        // `clear` goes by shards; of one key the order stands.
-        told.sort_by_key(|told| told.key);
-        heard.sort_by_key(|told| told.key);
-        assert_eq!(heard, told);
-        let waiting = self.slow.as_ref().map_or(0, |(_, owed)| owed.len());
+        received.iter().for_each(|record| self.expect_event(*record));
+        let mut expected = std::mem::take(&mut self.model.expected);
+        // `clear` proceeds by shards: only the order of the events of one key is fixed.
+        expected.sort_by_key(|record| record.key);
+        received.sort_by_key(|record| record.key);
+        assert_eq!(received, expected);
+        let waiting = self.slow.as_ref().map_or(0, |(_, pending)| pending.len());
         let overflow = waiting.saturating_sub(self.slow_capacity);
         assert_eq!(self.cache.stats().overflow, overflow);
     }
 
-    /// Every stream tells the same, in the same order.
-    fn owe(&mut self, told: Told) {
-        self.events.1.push_back(told);
-        if let Some((_, owed)) = &mut self.slow {
-            owed.push_back(told);
+    /// Expects the event on every stream, in the same order.
+    fn expect_event(&mut self, record: EventRecord) {
+        self.events.1.push_back(record);
+        if let Some((_, pending)) = &mut self.slow {
+            pending.push_back(record);
         }
     }
 
-    fn hear(&mut self) {
-        let (events, owed) = &mut self.events;
-        let missed = owed.len().saturating_sub(self.event_capacity);
+    fn read_slow_streams(&mut self) {
+        let (events, pending) = &mut self.events;
+        let missed = pending.len().saturating_sub(self.event_capacity);
         if missed > 0 {
             let lagged = unconstrained(events.recv()).now_or_never().flatten();
             assert_eq!(lagged.and_then(Result::err).map(|lagged| lagged.0), Some(missed as u64));
         }
-        for told in owed.drain(..).skip(missed) {
-            let event = unconstrained(events.recv()).now_or_never().flatten().expect("owed");
-            assert_eq!(self.model.told_of(&event.expect("not missed")), told);
+        for record in pending.drain(..).skip(missed) {
+            let event =
+                unconstrained(events.recv()).now_or_never().flatten().expect("an event is pending");
+            assert_eq!(self.model.record_of(&event.expect("not missed")), record);
         }
-        if let Some((slow, owed)) = &mut self.slow {
-            for told in owed.drain(..) {
+        if let Some((slow, pending)) = &mut self.slow {
+            for record in pending.drain(..) {
                 let event = unconstrained(slow.recv()).now_or_never().flatten().expect("lossless");
-                assert_eq!(self.model.told_of(&event), told);
+                assert_eq!(self.model.record_of(&event), record);
             }
         }
     }
@@ -662,11 +664,15 @@ impl Test {
     async fn end(mut self) {
         self.rotate().await;
         self.cache.shutdown().await;
-        self.accept_what_was_swept();
+        self.accept_swept();
         let live = self.model.live_entries();
-        assert_eq!(self.model.entries.len(), live.len(), "what is dead leaves at the end");
+        assert_eq!(
+            self.model.entries.len(),
+            live.len(),
+            "expired entries must be removed at shutdown"
+        );
         self.check();
-        self.hear();
+        self.read_slow_streams();
         assert!(self.lossless.recv().await.is_none() && self.events.0.recv().await.is_none());
         if let Some((slow, _)) = &mut self.slow {
             assert!(slow.recv().await.is_none());
@@ -674,8 +680,8 @@ impl Test {
     }
 }
 
-/// Few keys, so that they meet; some of them `Fill` does not know.
-fn few(key: u8) -> Key {
+/// Maps to few keys, so that operations meet on them; some are outside of the range of `Fill`.
+fn fold_key(key: u8) -> Key {
     match key {
         ..224 => Key::from(key % 8),
         _ => 2_000 + Key::from(key),
