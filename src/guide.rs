@@ -1,45 +1,69 @@
-//! The guide: what each part is for, and how it is used.
+//! The guide: a page for each part of the crate, with tested examples.
 //!
-//! | page | |
+//! # Cache
+//!
+//! | page | subject |
 //! | --- | --- |
-//! | [`streams`] | hearing of what leaves, and what a slow reader loses |
-//! | [`handles`] | how long a cache lives, weak handles, a `static` cache and its runtime |
-//! | [`loaders`] | values that come from elsewhere: one load for all, errors, old values meanwhile |
-//! | [`many_keys`] | many keys in one call, keys of several parts, a value that depends on the one before, tags, futures on keys |
-//! | [`bounds`] | how much a cache holds, and who leaves when it is full |
-//! | [`snapshots`] | a restart that forgets nothing (feature `serde`) |
-//! | [`metrics`] | figures for Prometheus and the like, with the names of all (feature `metrics`) |
-//! | [`dashboard`] | a page of all caches and limiters, live, behind your login (feature `dashboard`) |
-//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum: behind authentication, for tonic |
-//! | [`costs_known_afterwards`] | tokens of a model, bytes, rows: charged when they are known |
-//! | [`recipes`] | tokens, codes, idempotency, debounce, jobs with retries, flags, sessions: small programs |
-//! | [`from_moka`] | the calls of moka beside these |
-//! | [`from_others`] | the calls of quick_cache, retainer, Redis, TimedDict, pyttl and dirq beside these |
-//! | [`from_governor`] | the calls of governor and tower-governor beside these |
-//! | [`sets`] | members that die when their score is old |
-//! | [`timeout_dict`] | deadlines that workers pull |
-//! | `redis` | the same names where one machine is not enough (feature `redis`) |
-//! | `directory_queues` | queues that other programs read (feature `dirq`) |
-//! | [`measured`] | what all this costs, and how that was measured |
+//! | [`streams`] | event streams, and their behavior with slow subscribers |
+//! | [`loaders`] | loading missing values: single flight, errors, stale values, refreshes |
+//! | [`many_keys`] | batches, keys of several parts, read-modify-write, tags, waiting for a key |
+//! | [`bounds`] | limiting a cache by entries or by weight, and how it evicts |
+//! | [`handles`] | lifetime of a cache, weak handles, `static` caches and their runtime |
+//! | [`snapshots`] | saving a cache to a file and restoring it (feature `serde`) |
+//!
+//! # Rate limits, sets and deadlines
+//!
+//! | page | subject |
+//! | --- | --- |
+//! | [`rate_limits`] | windows, several limits, waiting, the layer for axum, tower and tonic |
+//! | [`costs_known_afterwards`] | charging tokens, bytes or rows once they are known |
+//! | [`sets`] | sets whose members expire |
+//! | [`timeout_dict`] | deadlines that workers pull, with leases, retries and dead letters |
+//!
+//! # Several processes
+//!
+//! | page | subject |
+//! | --- | --- |
+//! | `redis` | the same types on Redis and Valkey, and their behavior during failures (feature `redis`) |
+//! | `directory_queues` | queues in files, shared with other languages (feature `dirq`) |
+//!
+//! # Operation
+//!
+//! | page | subject |
+//! | --- | --- |
+//! | [`metrics`] | metrics for Prometheus, OpenTelemetry and others (feature `metrics`) |
+//! | [`dashboard`] | a live page of all caches and limiters (feature `dashboard`) |
+//! | [`log_messages`] | every log message, with its cause and remedy |
+//! | [`errors`] | every error type, with causes and remedies |
+//! | [`measured`] | measurements: what each part costs, compared with other crates |
+//!
+//! # Recipes and migration
+//!
+//! | page | subject |
+//! | --- | --- |
+//! | [`recipes`] | small programs: tokens, one-time codes, idempotency, debounce, jobs with retries, flags, sessions |
+//! | [`from_moka`] | from moka |
+//! | [`from_others`] | from quick_cache, retainer, Redis, TimedDict, pyttl and Python's dirq |
+//! | [`from_governor`] | from governor and tower-governor |
 //!
 //! # Examples
 //!
-//! In the repository, each with `cargo run --release --example NAME`:
+//! Programs in the repository. Run one with `cargo run --release --example NAME`:
 //!
-//! | name | |
+//! | name | shows |
 //! | --- | --- |
-//! | `service` | the main job: sessions in axum, rate limits, Server-Sent Events of what expires, the [dashboard] and sessions to put and read on one page; `--spool DIR` keeps what expired, `--snapshot FILE` what lives; `/metrics` for Prometheus; built with `--features redis`, `--redis URL` shares it all |
-//! | `limit` | rate limits in a handler, as a layer, by plan, by what a call turns out to cost |
-//! | `replay` | a real access log through the paused clock: sessions, their lengths, who asks too often |
-//! | `loader` | pages over HTTP, from a server that hangs, fails and goes; what a cache spares it |
+//! | `service` | the main example: sessions and rate limits in axum, Server-Sent Events of expirations, the [dashboard], and `/metrics` for Prometheus. `--spool DIR` writes expired sessions to a directory queue, `--snapshot FILE` keeps live sessions over a restart. If built with `--features redis`, `--redis URL` shares all of it between processes |
+//! | `limit` | rate limits in a handler, as a layer, per plan, and by actual cost |
+//! | `replay` | a real access log, replayed on the paused clock: sessions, their lengths, and clients with too many requests |
+//! | `loader` | pages loaded over HTTP from a server that hangs, fails and disappears, and the requests that a cache saves |
 //! | `server_stats` | load and page faults of this machine over the last two minutes, in an `ExpiringSet` |
-//! | `login_timeout` | two workers on a `TimeoutDict`, one of which dies in mid-work |
+//! | `login_timeout` | two workers on a `TimeoutDict`, one of which is killed during its work |
 //! | `dirq` | directory queues from a shell: add, drain, watch, purge, convert; JSON lines |
-//! | `spool_worker.py` | takes what `service --spool DIR` wrote, with the Python package `dirq` |
-//! | `tower_sessions` | a store for tower-sessions, whose sessions end on time |
-//! | `opentelemetry` | what all this tells of itself, handed to OpenTelemetry |
+//! | `spool_worker.py` | a Python worker, with the package `dirq`, for the output of `service --spool DIR` |
+//! | `tower_sessions` | a session store for tower-sessions whose sessions end on time |
+//! | `opentelemetry` | metrics sent to OpenTelemetry |
 //! | `first_steps`, `events`, `custom_sweep` | one idea each |
-//! | `migrate_timed_dict`, `migrate_ttl_dict` | the calls of two Python libraries beside these |
+//! | `migrate_timed_dict`, `migrate_ttl_dict` | migration from two Python libraries, call by call |
 
 #[doc = include_str!("guide/streams.md")]
 pub mod streams {}
@@ -57,11 +81,11 @@ pub mod many_keys {}
 pub mod bounds {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/rate_limits.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
 pub mod rate_limits {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/costs_known_afterwards.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
 pub mod costs_known_afterwards {}
 
 #[doc = include_str!("guide/recipes.md")]
@@ -74,7 +98,7 @@ pub mod from_moka {}
 pub mod from_others {}
 
 #[cfg_attr(feature = "axum", doc = include_str!("guide/from_governor.md"))]
-#[cfg_attr(not(feature = "axum"), doc = "This page is built with feature `axum`.")]
+#[cfg_attr(not(feature = "axum"), doc = "This page is available with feature `axum`.")]
 pub mod from_governor {}
 
 #[doc = include_str!("guide/sets.md")]
@@ -84,17 +108,23 @@ pub mod sets {}
 pub mod timeout_dict {}
 
 #[cfg_attr(feature = "serde", doc = include_str!("guide/snapshots.md"))]
-#[cfg_attr(not(feature = "serde"), doc = "This page is built with feature `serde`.")]
+#[cfg_attr(not(feature = "serde"), doc = "This page is available with feature `serde`.")]
 pub mod snapshots {}
 
 #[cfg_attr(feature = "metrics", doc = include_str!("guide/metrics.md"))]
-#[cfg_attr(not(feature = "metrics"), doc = "This page is built with feature `metrics`.")]
+#[cfg_attr(not(feature = "metrics"), doc = "This page is available with feature `metrics`.")]
 pub mod metrics {}
+
+#[doc = include_str!("guide/log_messages.md")]
+pub mod log_messages {}
+
+#[doc = include_str!("guide/errors.md")]
+pub mod errors {}
 
 #[cfg_attr(all(feature = "dashboard", feature = "axum"), doc = include_str!("guide/dashboard.md"))]
 #[cfg_attr(
     not(all(feature = "dashboard", feature = "axum")),
-    doc = "This page is built with features `axum` and `dashboard`."
+    doc = "This page is available with features `axum` and `dashboard`."
 )]
 pub mod dashboard {}
 
@@ -108,10 +138,10 @@ pub mod redis {}
 #[doc = include_str!("guide/directory_queues.md")]
 pub mod directory_queues {}
 
-/// What was measured: tables that the benches write, each with the command that made it.
+/// Measurements: tables written by the benchmarks, each with the command that produced it.
 ///
-/// All on one machine of two cores, shared and noisy, with all subjects in turns in one run. What counts is the
-/// ratio; other machines have others.
+/// All of them come from one shared, noisy machine with two cores. Within a run, the subjects take turns. Compare the
+/// ratios rather than the absolute times; ratios differ on other machines too.
 pub mod measured {
     #[doc = include_str!("../docs/peers.md")]
     pub mod peers {}

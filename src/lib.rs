@@ -1,72 +1,124 @@
-//! An async, Tokio-native cache whose values know when to leave, and tell you when they do.
+//! An async in-memory cache for Tokio, with a TTL per entry, prompt expiration and a stream of expiry events.
 //!
-//! [`Cache`] is a sharded map with Redis' verbs and a deadline for each value. A Tokio task sweeps the dead
-//! out of memory within a hard bound ([`Sweep`]), and each departure is an [`Event`] on a stream:
-//! [`Events`] never slows the cache, [`LosslessEvents`] never loses one.
+//! [`Cache`] is a sharded, concurrent map with the commands of Redis: `get`, `set_ex`, `expire`, `persist` and so on. A
+//! background task removes expired entries within a configurable delay ([`Sweep`], 100 ms by default), and each removal
+//! can be observed as an [`Event`]: [`Events`] never slows the cache down, [`LosslessEvents`] never loses an event.
+//!
+//! The crate also provides rate limits, time-expired sets, a timeout dictionary, the same types on Redis, and directory
+//! queues.
+//!
+//! # Quick start
 //!
 //! ```
 //! use std::time::Duration;
 //! use fleeting::Cache;
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+//! // `Cache::new()` is unbounded. For a bound, use `Cache::builder().max_entries(10_000).build()`.
 //! let sessions: Cache<String, u64> = Cache::new();
-//! let mut expirations = sessions.events();
+//! let mut events = sessions.events();
 //!
 //! sessions.set_ex("ada".into(), 42, Duration::from_secs(30)).await;
 //! assert_eq!(sessions.get("ada").await, Some(42));
 //!
-//! let gone = expirations.recv().await.unwrap().unwrap();
-//! assert_eq!(gone.key, "ada");
+//! // Waits until the entry expires. No read is needed for that.
+//! let event = events.recv().await.unwrap().unwrap();
+//! assert_eq!((event.key.as_str(), event.value), ("ada", 42));
 //! assert_eq!(sessions.get("ada").await, None);
 //! # }
 //! ```
 //!
-//! The [guide] has a page for each of the other types: rate limits, sets, the timeout dictionary, the same verbs on
-//! Redis, and directory queues.
+//! # Which type do I need?
 //!
-//! Small programs for common jobs:
-//! [tokens with their own expiry](guide::recipes#tokens-with-their-own-expiry),
-//! [one-time codes](guide::recipes#one-time-codes),
-//! [idempotency keys](guide::recipes#idempotency-keys),
-//! [deduplication](guide::recipes#deduplication),
-//! [debounce](guide::recipes#debounce),
-//! [a job scheduler with retries](guide::recipes#a-job-scheduler-with-retries),
-//! [feature flags](guide::recipes#feature-flags),
-//! [sessions with an audit log](guide::recipes#sessions-with-an-audit-log),
-//! [a store for tower-sessions](guide#examples),
-//! [limits by user and address](guide::rate_limits#behind-authentication),
-//! [limits of gRPC](guide::rate_limits#grpc-with-tonic),
-//! [a static cache, also in tests](guide::handles#a-static-cache),
-//! [calls from code that is not async](guide::recipes#from-code-that-is-not-async),
-//! [values too large to clone](guide::recipes#values-too-large-to-clone).
+//! | To ... | use |
+//! | --- | --- |
+//! | keep values with a TTL in one process | [`Cache`] |
+//! | limit the requests of each user, address or API key | [`RateLimiter`], as an axum or tower layer [`RateLimitLayer`][layer] |
+//! | keep the members of the last minutes, ordered by time | [`ExpiringSet`]; [`ExpiringSets`] for one set per key |
+//! | rank members by any score, without expiration | [`SortedSet`] |
+//! | let workers take entries once their deadline has passed, such as delayed jobs or timeouts | [`TimeoutDict`] |
+//! | share a cache, rate limits, a set or deadlines between processes | [`redis::Cache`][rcache], [`redis::RateLimiter`][rlimiter], [`redis::ExpiringSet`][rset], [`redis::TimeoutDict`][rdict] |
+//! | queue jobs in files that survive a restart and that Python, Perl, C and Java programs can read | [`dirq`][dirq] |
+//! | write expired entries to such a queue | [`Spool`][spool] |
 //!
-//! Each call beside ours, for who comes from
+//! # Feature flags
+//!
+//! No feature is enabled by default, and a feature only adds items.
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `axum` | [`RateLimitLayer`][layer], [`ClientIp`][client_ip], and [`Limited`] as a response with status 429 |
+//! | `dashboard` | [`dashboard()`][dashboard]: a live page of all caches and limiters, as an axum router; enables `metrics` |
+//! | `dirq` | [`dirq`][dirq] and [`Spool`][spool]: directory queues (Unix only) |
+//! | `metrics` | counters, gauges and histograms for the [`metrics`](https://docs.rs/metrics) facade |
+//! | `redis` | [`redis`][redis]: `Cache`, `RateLimiter`, `ExpiringSet` and `TimeoutDict` on Redis 7, Valkey 8, newer versions and their clusters |
+//! | `serde` | [snapshots](guide::snapshots); `Stats`, `Event` and reports implement `Serialize` |
+//!
+//! # Guide
+//!
+//! The [guide] has a page for each part, migration tables, a list of all [log messages](guide::log_messages) and
+//! [errors](guide::errors), and [measurements](guide::measured).
+//!
+//! Recipes for common tasks:
+//!
+//! - [tokens with their own expiry](guide::recipes#tokens-with-their-own-expiry),
+//!   [one-time codes](guide::recipes#one-time-codes),
+//!   [sessions with an audit log](guide::recipes#sessions-with-an-audit-log),
+//!   [a store for tower-sessions](guide#examples)
+//! - [idempotency keys](guide::recipes#idempotency-keys), [deduplication](guide::recipes#deduplication),
+//!   [debounce](guide::recipes#debounce), [a job scheduler with retries](guide::recipes#a-job-scheduler-with-retries)
+//! - [rate limits per user and address](guide::rate_limits#behind-authentication),
+//!   [rate limits for gRPC](guide::rate_limits#grpc-with-tonic)
+//! - [feature flags of your application](guide::recipes#feature-flags),
+//!   [a static cache, also in tests](guide::handles#a-static-cache),
+//!   [calls from synchronous code](guide::recipes#from-code-that-is-not-async),
+//!   [values that are too large to clone](guide::recipes#values-too-large-to-clone)
+//!
+//! Migration guides for users of
 //! [moka](guide::from_moka), [quick_cache](guide::from_others#quick_cache), [retainer](guide::from_others#retainer),
-//! [governor, tower-governor](guide::from_governor), [Redis](guide::from_others#redis),
-//! [TimedDict](guide::from_others#timeddict-python), [pyttl](guide::from_others#ttldict-pyttl) or
-//! [dirq](guide::from_others#dirq-python).
+//! [governor and tower-governor](guide::from_governor), [Redis](guide::from_others#redis),
+//! [TimedDict](guide::from_others#timeddict-python), [pyttl](guide::from_others#ttldict-pyttl) and
+//! [Python's dirq](guide::from_others#dirq-python).
 //!
-//! # Words
+//! # Glossary
 //!
-//! | word | meaning |
+//! | term | meaning |
 //! | --- | --- |
 //! | TTL | a duration: how long a value may live |
-//! | deadline | an instant: when it dies. Dead when `now >= deadline`, everywhere |
-//! | persistent | having no deadline |
-//! | live | present and not dead. Nothing here ever returns a dead value |
-//! | resident | held in memory: live, or dead and not yet swept |
-//! | expire | leave because the TTL ran out |
-//! | evict | leave to make room |
-//! | remove | leave because the caller said so |
-//! | replace | leave because a new value took the key |
+//! | deadline | the instant at which a value expires. A value is expired when `now >= deadline`, everywhere |
+//! | persistent | without a deadline |
+//! | live | present and not expired. No method returns an expired value, swept or not; the exceptions are [stale windows](guide::loaders#stale-values) and [`TimeoutDict`] |
+//! | resident | held in memory: live, or expired and not yet swept |
+//! | expire | removal because the TTL has elapsed ([`Cause::Expired`]) |
+//! | evict | removal to make room ([`Cause::Evicted`]) |
+//! | remove | removal at the caller's request ([`Cause::Removed`]) |
+//! | replace | removal because a new value was written to the key ([`Cause::Replaced`]) |
 //! | sweep | one tick of the background task: one or more passes |
-//! | pass | one look at a sample of the entries |
-//! | lag | from a value's deadline to the moment its event is sent |
+//! | pass | one examination of a sample of the entries |
+//! | window | a run of adjacent buckets of one shard, examined under one lock |
+//! | lag | the time from an entry's deadline until its event is sent |
+//!
+//! "Removal" without a named cause covers all four causes.
 //!
 //! # Time
 //!
-//! All time is [`tokio::time::Instant`]. Under `tokio::time::pause` and `advance` every behaviour follows
-//! the paused clock. A deadline that overflows means persistent; a TTL of zero means dead at once.
+//! All time is [`tokio::time::Instant`], so `tokio::time::pause` and `advance` control every behavior of the embedded
+//! types in tests. A deadline that overflows means persistent. A value with a TTL of zero is expired immediately.
+//!
+//! # Requirements
+//!
+//! Rust 1.88 and Tokio 1.47, or newer. A cache is built within a Tokio runtime with a time driver.
+//!
+//! [layer]: https://docs.rs/fleeting/latest/fleeting/struct.RateLimitLayer.html
+//! [client_ip]: https://docs.rs/fleeting/latest/fleeting/struct.ClientIp.html
+//! [dashboard]: https://docs.rs/fleeting/latest/fleeting/fn.dashboard.html
+//! [dirq]: https://docs.rs/fleeting/latest/fleeting/dirq/index.html
+//! [spool]: https://docs.rs/fleeting/latest/fleeting/struct.Spool.html
+//! [redis]: https://docs.rs/fleeting/latest/fleeting/redis/index.html
+//! [rcache]: https://docs.rs/fleeting/latest/fleeting/redis/struct.Cache.html
+//! [rlimiter]: https://docs.rs/fleeting/latest/fleeting/redis/struct.RateLimiter.html
+//! [rset]: https://docs.rs/fleeting/latest/fleeting/redis/struct.ExpiringSet.html
+//! [rdict]: https://docs.rs/fleeting/latest/fleeting/redis/struct.TimeoutDict.html
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
