@@ -136,40 +136,40 @@
 // From above: `queue` is what users call on both kinds, `simple` and `normal` what they call on one, and the kinds
 // themselves, by operation: `add`, `lock`, `purge`. Both implement `protocol`, on `root`, the queue's directory. `fs` is
 // the one door to the file system; `blocking` says on which thread one goes through it, and `group` who goes together.
-mod ahead;
 mod blocking;
 mod bound;
-mod counts;
 mod cursor;
-mod dead;
+mod dead_letters;
 mod delivery;
 mod dir_cache;
 mod element;
 mod error;
+#[cfg(test)]
+mod fault_injection;
 mod file_name;
 mod fs;
 mod group;
 mod lock;
 mod lock_guard;
+mod metrics;
 mod name;
 mod name_generator;
 mod normal;
 mod null;
 mod prefetch;
+mod prefetch_buffer;
 mod protocol;
-mod purge;
+mod purge_options;
 mod queue;
 mod records;
-mod retries;
-mod retry;
+mod retry_budget;
+mod retry_policy;
 mod root;
 mod schema;
 mod set;
 mod simple;
-mod standby;
+mod spin_handoff;
 mod table;
-#[cfg(test)]
-mod trials;
 mod walk;
 mod watch;
 
@@ -182,7 +182,7 @@ pub use self::{
     name::Name,
     normal::{Queue, QueueBuilder},
     null::QueueNull,
-    purge::{Purge, PurgeReport},
+    purge_options::{Purge, PurgeReport},
     queue::DirQueue,
     schema::Schema,
     set::QueueSet,

@@ -12,7 +12,7 @@ use super::{
     Error,
     protocol::Protocol,
     root::Root,
-    standby::{NotBegun, Standby},
+    spin_handoff::{NotBegun, Standby},
 };
 
 /// How much of Tokio's cooperative budget a call takes that is looked out for in place: a task that does nothing else

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{
     Error, Name,
     records::{Record, Records, after, now},
-    retries::Retries,
+    retry_policy::Retries,
     root::Root,
 };
 

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::{
     Error, Lock, Walk,
-    ahead::Ahead,
     blocking::{Work, run},
     cursor::Cursor,
     delivery::Delivery,
+    prefetch_buffer::Ahead,
     protocol::Protocol,
     watch::Watch,
 };

@@ -17,7 +17,7 @@ use super::{
     Error, Name, PurgeReport,
     file_name::{FileName, record_of},
     fs::Dir,
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::Root,
 };
 

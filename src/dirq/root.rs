@@ -20,14 +20,14 @@ pub(super) use self::sync::Written;
 use super::{
     Error, Name,
     bound::Bound,
-    counts::Counts,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
     fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
+    metrics::Counts,
     name_generator::NameGenerator,
-    retries::Retries,
-    retry::RetryBudget,
-    standby::Standby,
+    retry_budget::RetryBudget,
+    retry_policy::Retries,
+    spin_handoff::Standby,
 };
 
 /// What both kinds of queues are opened with.
@@ -107,7 +107,7 @@ impl Options {
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
         #[cfg(feature = "metrics")]
-        super::counts::follow(&root.counts, root.path());
+        super::metrics::follow(&root.counts, root.path());
         Ok(root)
     }
 }

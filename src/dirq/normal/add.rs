@@ -14,7 +14,7 @@ use crate::dirq::{
     file_name::FileName,
     fs::{Dir, Mode, NewFile, OpenFor, id, is_for_want_of_files},
     group::{AddInGroups, Group},
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::{Opener, Root, Written},
 };
 

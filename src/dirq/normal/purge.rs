@@ -12,7 +12,7 @@ use crate::dirq::{
     Error, Purge, PurgeReport,
     file_name::{FileName, element_of},
     fs::{Dir, FileType, OpenFor},
-    purge::{is_older, remove_empty_directories},
+    purge_options::{is_older, remove_empty_directories},
 };
 
 impl Normal {

@@ -12,7 +12,7 @@ use crate::dirq::{
     Error, Name,
     file_name::FileName,
     fs::{Dir, FileType, OpenFor, is_directory, is_for_want_of_files},
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::Opener,
     schema::is_field_name,
 };

@@ -9,7 +9,7 @@ use crate::dirq::{
     Error,
     file_name::FileName,
     fs::{FileType, may_exist},
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::{Opener, Root},
 };
 

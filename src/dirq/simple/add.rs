@@ -16,7 +16,7 @@ use crate::dirq::{
     fs::{CWD, Dir, NewFile, is_file, lstat, rename_to_free_name, sync_file},
     group::{AddInGroups, Group},
     name_generator::seconds,
-    retry::RetryBudget,
+    retry_budget::RetryBudget,
     root::Written,
 };
 

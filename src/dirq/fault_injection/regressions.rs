@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use super::*;
-use crate::dirq::purge::PurgeReport;
+use crate::dirq::purge_options::PurgeReport;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("it is there").mode() & 0o777

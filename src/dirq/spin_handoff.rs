@@ -7,7 +7,7 @@
 //! 3. Where that was in vain, as where other programs need the processors, nobody does for the next calls: for more of
 //!    them each time.
 
-mod doubt;
+mod backoff;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +32,7 @@ use tokio::{
     task::spawn_blocking,
 };
 
-use self::doubt::Doubt;
+use self::backoff::Doubt;
 
 /// For how long one is awake for somebody else: what most calls take, and what it costs to be woken.
 const AWAKE: Duration = Duration::from_micros(100);

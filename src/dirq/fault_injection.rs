@@ -2,12 +2,12 @@
 //! kernel, one after another.
 
 mod crash;
-mod defects;
-mod door;
-mod errors;
-mod few_files;
-mod meetings;
+mod failed_calls;
+mod file_limits;
+mod interleavings;
 mod network;
+mod regressions;
+mod syscall_boundary;
 
 use std::{
     cell::RefCell,
