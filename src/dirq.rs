@@ -58,7 +58,7 @@
 //!   matter.
 //! - **No rights of its own.** Those of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
-//! # Retries and dead letters
+//! # RetryPolicy and dead letters
 //!
 //! Work that fails gives its element back: by a [`Lock`] that is dropped, or by [`retry_in`](Lock::retry_in). In a queue
 //! that is opened with [`max_attempts`](QueueSimpleBuilder::max_attempts) or [`backoff`](QueueSimpleBuilder::backoff),

@@ -108,7 +108,7 @@ impl Spool {
         let settings = Settings { causes, skip_too_large: false, purge: Some(purge) };
         let writer = Arc::new(Writer::new(queue));
         #[cfg(feature = "metrics")]
-        metrics::follow(&writer);
+        metrics::register_spool(&writer);
         Self { writer, settings }
     }
 

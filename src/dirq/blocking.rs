@@ -12,12 +12,12 @@ use super::{
     Error,
     protocol::Protocol,
     root::Root,
-    spin_handoff::{NotBegun, Standby},
+    spin_handoff::{NotStarted, SpinHandoff},
 };
 
 /// How much of Tokio's cooperative budget a call takes that is looked out for in place: a task that does nothing else
 /// lets others run about once in a millisecond.
-const SHARE: usize = 3;
+const BUDGET_UNITS: usize = 3;
 
 /// How long work lasts where it never waits for a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Work {
     pub(super) const SHORT_DATA: usize = 64 * 1024;
 
     /// That of an add of so many bytes.
-    pub(super) fn of_add(root: &Root, len: usize) -> Self {
+    pub(super) fn for_add(root: &Root, len: usize) -> Self {
         let waits = root.sync && !root.in_memory();
         if len <= Self::SHORT_DATA && !waits { Self::Short } else { Self::Long }
     }
@@ -56,7 +56,7 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
 ) -> Result<T, Error> {
     // A plan is for the calls of one thread.
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return work(queue);
     }
     if length == Work::Short && queue.root().in_memory() {
@@ -67,13 +67,13 @@ pub(super) async fn run<P: Protocol + ?Sized, T: Send + 'static>(
     let short = length == Work::Short && queue.root().on_disk();
     if short {
         // As its end is most often found in place.
-        for _ in 0..SHARE {
+        for _ in 0..BUDGET_UNITS {
             consume_budget().await;
         }
     }
-    let worker = queue.clone();
-    let done = queue.root().standby.run(short, move || work(&worker)).await;
-    done.unwrap_or_else(|NotBegun| Err(failed(operation, queue.root().path())))
+    let target = queue.clone();
+    let done = queue.root().handoff.run(short, move || work(&target)).await;
+    done.unwrap_or_else(|NotStarted| Err(failed(operation, queue.root().path())))
 }
 
 /// Runs `work` that reads an element, of as many bytes a file as it is given: in place where the queue is in memory and
@@ -109,12 +109,12 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&Path) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return work(&path);
     }
-    let worker = path.clone();
-    let done = Arc::<Standby>::default().run(false, move || work(&worker)).await;
-    done.unwrap_or_else(|NotBegun| Err(failed(operation, &path)))
+    let target = path.clone();
+    let done = Arc::<SpinHandoff>::default().run(false, move || work(&target)).await;
+    done.unwrap_or_else(|NotStarted| Err(failed(operation, &path)))
 }
 
 fn failed(operation: &'static str, path: &Path) -> Error {

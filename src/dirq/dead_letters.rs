@@ -7,7 +7,7 @@ use super::{
     blocking::{Work, run},
     delivery::Delivery,
     protocol::Protocol,
-    records::{Record, Records, after, is_there},
+    records::{Record, Records, due_in, element_exists},
 };
 
 impl<P: Protocol> DirQueue<P> {
@@ -64,15 +64,15 @@ impl<P: Protocol> DirQueue<P> {
                         continue;
                     }
                 };
-                let deliver = || {
+                let begin_delivery = || {
                     // Somebody may have revived it since it was listed.
                     let records = Records::open(queue.root()).ok().flatten()?;
                     let is_dead = records.get(&name).ok()? == Some(record);
-                    is_dead.then(|| Delivery::of_dead(record))
+                    is_dead.then(|| Delivery::for_dead_letter(record))
                 };
                 let limit = queue.root().max_size;
                 let queue: Arc<dyn Protocol<Payload = P::Payload>> = queue.clone();
-                match Lock::take(&queue, &queue.root().opener(), name, limit, deliver) {
+                match Lock::take(&queue, &queue.root().opener(), name, limit, begin_delivery) {
                     Ok(lock) => taken.extend(lock),
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -99,7 +99,7 @@ impl<P: Protocol> DirQueue<P> {
             let Some(records) = Records::open(queue.root())? else { return Ok(found) };
             for (name, record) in records.list()? {
                 // Another implementation may have removed it.
-                if record.is_dead() && is_there(queue.root(), &name)? {
+                if record.is_dead() && element_exists(queue.root(), &name)? {
                     found.push((name, record.attempts));
                 }
             }
@@ -150,12 +150,12 @@ impl<P: Protocol> DirQueue<P> {
         self.on("revive", name, move |queue, name| {
             let Some(records) = Records::open(queue.root())? else { return Ok(false) };
             let is_dead = records.get(name)?.is_some_and(|record| record.is_dead());
-            if !is_dead || !is_there(queue.root(), name)? {
+            if !is_dead || !element_exists(queue.root(), name)? {
                 return Ok(false);
             }
             match delay.is_zero() {
                 true => records.remove(name)?,
-                false => records.put(name, Record { attempts: 0, due: Some(after(delay)) })?,
+                false => records.put(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
             }
             Ok(true)
         })

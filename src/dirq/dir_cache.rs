@@ -28,7 +28,7 @@ struct State {
     /// Another one for each version that was seen; zero before the first.
     generation: u64,
     /// Whether the next change of the queue's directory must show in its time.
-    settled: bool,
+    is_settled: bool,
     /// The oldest first.
     open: Vec<CachedDir>,
 }
@@ -58,12 +58,12 @@ impl DirCache {
         let mut state = self.state();
         let next = State { version, generation: state.generation + 1, ..State::default() };
         let old = (state.version != version).then(|| mem::replace(&mut *state, next));
-        if !state.settled {
-            state.settled = changed_at(&version)
+        if !state.is_settled {
+            state.is_settled = change_time_of(&version)
                 .and_then(|changed| now.duration_since(changed).ok())
                 .is_some_and(|age| age > Self::TICK);
         }
-        let generation = state.settled.then_some(state.generation);
+        let generation = state.is_settled.then_some(state.generation);
         // In this order: to close directories is up to the kernel, and not for under the lock.
         drop((state, old));
         generation
@@ -102,13 +102,13 @@ impl DirCache {
 struct OpenSlot(());
 
 impl OpenSlot {
-    const ALL: usize = 64;
+    const MAX: usize = 64;
 
     fn take() -> Option<Self> {
         let taken = SLOTS_TAKEN.fetch_add(1, Relaxed);
         // Made in any case, as its drop takes the count back where it was one too many.
         let slot = Self(());
-        (taken < Self::ALL).then_some(slot)
+        (taken < Self::MAX).then_some(slot)
     }
 }
 
@@ -126,7 +126,7 @@ fn version_of(stat: &Stat) -> Version {
     (stat.st_dev as u64, stat.st_ino as u64, stat.st_ctime as i64, stat.st_ctime_nsec as i64)
 }
 
-fn changed_at(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
+fn change_time_of(&(_, _, seconds, nanos): &Version) -> Option<SystemTime> {
     let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?);
     UNIX_EPOCH.checked_add(since)
 }

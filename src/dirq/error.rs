@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, str::Utf8Error};
 
 use rustix::io::Errno;
 
-use super::{Name, fs::is_for_want_of_files};
+use super::{Name, fs::is_out_of_file_descriptors};
 
 /// Why an operation on a directory queue failed.
 ///
@@ -199,7 +199,7 @@ pub enum Error {
     },
 
     /// Some elements were added, and then something failed: the add of the next, which is not there, nor are those
-    /// behind it; or, where all are there, the sync that was to let them survive a crash of the machine. To add
+    /// after_adding it; or, where all are there, the sync that was to let them survive a crash of the machine. To add
     /// those that have names once more would double them.
     #[error("{} of the elements were added before a failure", names.len())]
     Partial {
@@ -211,8 +211,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// That of an element behind those that were added.
-    pub(super) fn behind(self, names: Vec<Name>) -> Self {
+    /// That of an element after_adding those that were added.
+    pub(super) fn after_adding(self, names: Vec<Name>) -> Self {
         match names.is_empty() {
             true => self,
             false => Self::Partial { names, source: Box::new(self) },
@@ -220,26 +220,26 @@ impl Error {
     }
 
     /// The same, for one more of those who are to be told.
-    pub(super) fn again(&self) -> Self {
+    pub(super) fn duplicate(&self) -> Self {
         match self {
             Self::Io { operation, path, source } => {
-                let again = match source.raw_os_error() {
+                let source = match source.raw_os_error() {
                     Some(code) => io::Error::from_raw_os_error(code),
                     None => io::Error::new(source.kind(), source.to_string()),
                 };
-                Self::io(operation, path, again)
+                Self::io(operation, path, source)
             }
             other => Self::io("add to", PathBuf::new(), io::Error::other(other.to_string())),
         }
     }
 
     /// Whether it is because too many files are open, in the process or in all.
-    pub(super) fn is_for_want_of_files(&self) -> bool {
+    pub(super) fn is_out_of_file_descriptors(&self) -> bool {
         let code = match self {
             Self::Io { source, .. } => source.raw_os_error(),
             _ => None,
         };
-        code.map(Errno::from_raw_os_error).is_some_and(is_for_want_of_files)
+        code.map(Errno::from_raw_os_error).is_some_and(is_out_of_file_descriptors)
     }
 
     /// Why a file can't be read.

@@ -26,7 +26,7 @@ use tokio::task::unconstrained;
 
 use super::{
     DirQueue, Element, Error, Name, Purge, Queue, QueueSimple,
-    fs::faults::{Fate, is_planned, with},
+    fs::faults::{Fault, has_plan, with_plan},
     group::AddInGroups,
     protocol::Protocol,
 };
@@ -51,7 +51,7 @@ use either;
 
 /// What a queue is opened with.
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+struct Config {
     normal: bool,
     sync: bool,
     /// Whether directories are kept open, as in memory.
@@ -62,12 +62,12 @@ struct Setting {
     counted: bool,
 }
 
-const ANY: Setting =
-    Setting { normal: false, sync: false, cached: true, renames: true, counted: false };
-const NORMAL: Setting = Setting { normal: true, ..ANY };
-const BOTH: [Setting; 2] = [ANY, NORMAL];
+const SIMPLE: Config =
+    Config { normal: false, sync: false, cached: true, renames: true, counted: false };
+const NORMAL: Config = Config { normal: true, ..SIMPLE };
+const BOTH_KINDS: [Config; 2] = [SIMPLE, NORMAL];
 
-impl Setting {
+impl Config {
     fn all() -> impl Iterator<Item = Self> {
         let all = (0..32).map(|bits| Self {
             normal: bits & 1 > 0,
@@ -77,34 +77,35 @@ impl Setting {
             counted: bits & 16 > 0,
         });
         // What is remembered of an element knows nothing of the other two.
-        all.filter(|setting| !setting.counted || setting.cached && setting.renames)
+        all.filter(|config| !config.counted || config.cached && config.renames)
     }
 
     /// What becomes of a call by the file system's kind alone.
-    fn fate(self, what: &str) -> Fate {
+    fn default_fault(self, what: &str) -> Fault {
         match what {
-            "statfs" if !self.cached => Fate::Refused(Errno::NOSYS),
-            "rename to a free name" if !self.renames => Fate::Refused(Errno::INVAL),
-            _ => Fate::Made,
+            "statfs" if !self.cached => Fault::Fail(Errno::NOSYS),
+            "rename to a free name" if !self.renames => Fault::Fail(Errno::INVAL),
+            _ => Fault::None,
         }
     }
 }
 
 impl Process {
     /// One whose calls all go well.
-    fn start(path: &Path, setting: Setting) -> Self {
-        with(move |what| setting.fate(what), || Self::open(path, setting)).expect("nothing fails")
+    fn start(path: &Path, config: Config) -> Self {
+        with_plan(move |what| config.default_fault(what), || Self::open(path, config))
+            .expect("nothing fails")
     }
 
-    fn open(path: &Path, setting: Setting) -> Result<Self, Error> {
-        let Setting { normal, sync, counted, .. } = setting;
+    fn open(path: &Path, config: Config) -> Result<Self, Error> {
+        let Config { normal, sync, counted, .. } = config;
         if normal {
             let schema = "body:string,more:binary?".parse().expect("it is a schema");
             let mut queue = Queue::builder(path).schema(schema).sync(sync);
             if counted {
                 queue = queue.backoff(Duration::ZERO, Duration::ZERO);
             }
-            return now(queue.open()).map(Self::Normal);
+            return in_place(queue.open()).map(Self::Normal);
         }
         // No test is to meet the end of a minute.
         let all_time = Duration::from_secs(1 << 31);
@@ -112,20 +113,22 @@ impl Process {
         if counted {
             queue = queue.backoff(Duration::ZERO, Duration::ZERO);
         }
-        now(queue.open()).map(Self::Simple)
+        in_place(queue.open()).map(Self::Simple)
     }
 
     fn add(&self, body: &str) -> Result<Name, Error> {
         match self {
-            Self::Simple(queue) => now(queue.add(body)),
-            Self::Normal(queue) => now(queue.add(element(body))),
+            Self::Simple(queue) => in_place(queue.add(body)),
+            Self::Normal(queue) => in_place(queue.add(element(body))),
         }
     }
 
     fn add_many(&self, bodies: &[&str]) -> Result<Vec<Name>, Error> {
         match self {
-            Self::Simple(queue) => now(queue.add_many(bodies)),
-            Self::Normal(queue) => now(queue.add_many(bodies.iter().map(|body| element(body)))),
+            Self::Simple(queue) => in_place(queue.add_many(bodies)),
+            Self::Normal(queue) => {
+                in_place(queue.add_many(bodies.iter().map(|body| element(body))))
+            }
         }
     }
 
@@ -143,37 +146,37 @@ impl Process {
                 queue.protocol.add_each(files.collect())
             }
         };
-        by_a_plan(add)
+        with_any_plan(add)
     }
 
     fn names(&self) -> Vec<Name> {
         let mut names = either!(self, queue => queue.names());
-        std::iter::from_fn(|| now(names.next()))
+        std::iter::from_fn(|| in_place(names.next()))
             .collect::<Result<_, _>>()
             .expect("it can be listed")
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        either!(self, queue => now(queue.lock(name)))
+        either!(self, queue => in_place(queue.lock(name)))
     }
 
     fn unlock(&self, name: &Name) -> Result<(), Error> {
-        either!(self, queue => now(queue.unlock(name)))
+        either!(self, queue => in_place(queue.unlock(name)))
     }
 
     fn remove(&self, name: &Name) -> Result<(), Error> {
-        either!(self, queue => now(queue.remove(name)))
+        either!(self, queue => in_place(queue.remove(name)))
     }
 
     fn dequeue(&self, name: &Name) -> Result<Option<String>, Error> {
         Ok(match self {
-            Self::Simple(queue) => now(queue.dequeue(name))?.map(|body| text(&body)),
-            Self::Normal(queue) => now(queue.dequeue(name))?.map(|element| body_of(&element)),
+            Self::Simple(queue) => in_place(queue.dequeue(name))?.map(|body| text(&body)),
+            Self::Normal(queue) => in_place(queue.dequeue(name))?.map(|element| body_of(&element)),
         })
     }
 
     fn purge(&self) -> Result<super::PurgeReport, Error> {
-        either!(self, queue => now(queue.purge(Purge::default())))
+        either!(self, queue => in_place(queue.purge(Purge::default())))
     }
 
     /// Takes all that there is, and returns how often each body came.
@@ -192,20 +195,20 @@ impl Process {
 }
 
 /// The result of a call that is made in place, as all are by a plan. Without one it makes one.
-fn now<T>(call: impl Future<Output = T>) -> T {
-    by_a_plan(|| unconstrained(call).now_or_never().expect("all is done in place"))
+fn in_place<T>(call: impl Future<Output = T>) -> T {
+    with_any_plan(|| unconstrained(call).now_or_never().expect("all is done in place"))
 }
 
 /// Does `work` by the plan that there is, or else by one in which nothing fails.
-fn by_a_plan<T>(work: impl FnOnce() -> T) -> T {
-    match is_planned() {
+fn with_any_plan<T>(work: impl FnOnce() -> T) -> T {
+    match has_plan() {
         true => work(),
-        false => with(|_| Fate::Made, work),
+        false => with_plan(|_| Fault::None, work),
     }
 }
 
 /// A directory whose calls cost little.
-fn folder() -> TempDir {
+fn temp_dir() -> TempDir {
     match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm"),
         false => tempfile::tempdir(),
@@ -238,11 +241,11 @@ fn tree(top: &Path) -> Vec<PathBuf> {
 }
 
 /// Makes all that is below `top` older than a purge lets be.
-fn age(top: &Path) {
+fn make_stale(top: &Path) {
     let past = SystemTime::now() - Duration::from_secs(3600);
     // A change in a directory is one of it.
     for path in tree(top).iter().rev() {
-        // What is remembered of an element has no age.
+        // What is remembered of an element has no make_stale.
         if !path.is_symlink() {
             File::open(path).and_then(|file| file.set_modified(past)).expect("it is there");
         }

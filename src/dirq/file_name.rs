@@ -14,34 +14,34 @@ impl FileName {
     const CAPACITY: usize = 28;
 
     pub(super) fn directory(number: u32) -> Self {
-        Self::EMPTY.digits(u64::from(number), 8)
+        Self::EMPTY.append_hex(u64::from(number), 8)
     }
 
     pub(super) fn element(number: u64) -> Self {
-        Self::EMPTY.digits(number, 14)
+        Self::EMPTY.append_hex(number, 14)
     }
 
     pub(super) fn temporary(number: u64) -> Self {
-        Self::element(number).text(TEMPORARY)
+        Self::element(number).append(TEMPORARY)
     }
 
     pub(super) fn lock(number: u64) -> Self {
-        Self::element(number).text(LOCK)
+        Self::element(number).append(LOCK)
     }
 
     /// That of what is known of an element, in the directory of those.
     pub(super) fn record(directory: u32, element: u64) -> Self {
-        Self::directory(directory).text(STROKE).digits(element, 14)
+        Self::directory(directory).append(SEPARATOR).append_hex(element, 14)
     }
 
     /// That of a record which is about to replace one.
     pub(super) fn record_draft(directory: u32, element: u64) -> Self {
-        Self::record(directory, element).text(TEMPORARY)
+        Self::record(directory, element).append(TEMPORARY)
     }
 
     const EMPTY: Self = Self { bytes: [0; Self::CAPACITY], len: 0 };
 
-    fn digits(mut self, mut number: u64, digits: usize) -> Self {
+    fn append_hex(mut self, mut number: u64, digits: usize) -> Self {
         for place in self.bytes[self.len..self.len + digits].iter_mut().rev() {
             *place = b"0123456789abcdef"[(number & 15) as usize];
             number >>= 4;
@@ -50,7 +50,7 @@ impl FileName {
         self
     }
 
-    fn text(mut self, text: &str) -> Self {
+    fn append(mut self, text: &str) -> Self {
         self.bytes[self.len..self.len + text.len()].copy_from_slice(text.as_bytes());
         self.len += text.len();
         self
@@ -73,13 +73,13 @@ pub(super) const TEMPORARY: &str = ".tmp";
 pub(super) const LOCK: &str = ".lck";
 
 /// What is between the two numbers of a record's name.
-const STROKE: &str = "-";
+const SEPARATOR: &str = "-";
 
 /// The numbers of the element that a record, or the draft of one, is about.
 pub(super) fn record_of(name: &[u8]) -> Option<(u32, u64)> {
     let name = name.strip_suffix(TEMPORARY.as_bytes()).unwrap_or(name);
     let (directory, element) = name.split_at_checked(8)?;
-    Some((directory_of(directory)?, element_of(element.strip_prefix(STROKE.as_bytes())?)?))
+    Some((directory_of(directory)?, element_of(element.strip_prefix(SEPARATOR.as_bytes())?)?))
 }
 
 /// The number of an intermediate directory, if this is the name of one.

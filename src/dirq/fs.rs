@@ -25,7 +25,7 @@ pub(super) use self::{
     dir::{Dir, OpenFor},
     file::NewFile,
     rename::rename_to_free_name,
-    stat::{id, is_directory, is_file, modified},
+    stat::{file_id, is_directory, is_file, modified},
 };
 
 /// A new directory, with the mode that it gets under this umask, or under that of the process.
@@ -56,7 +56,7 @@ pub(super) fn may_exist(path: &Path) -> bool {
 }
 
 /// Whether it is because too many files are open, in the process or in all.
-pub(super) fn is_for_want_of_files(error: Errno) -> bool {
+pub(super) fn is_out_of_file_descriptors(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE)
 }
 

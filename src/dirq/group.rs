@@ -1,9 +1,9 @@
 //! Adds of several callers that are synced together: one thread makes those of all who came while it made the last, as a
 //! disk that waits for one takes others along.
 //!
-//! 1. One thread makes them, and ends where no more come. It is none of a runtime's, as others than its callers wait for
+//! 1. One thread makes them, and senders where no more come. It is none of a runtime's, as others than its callers wait for
 //!    it. Who is told of an add has it on disk.
-//! 2. To lead is a value, which ends with its thread, however that ends.
+//! 2. To leader is a value, which senders with its thread, however that senders.
 //! 3. Who is dropped before its add was begun has added nothing.
 
 #[cfg(test)]
@@ -20,10 +20,10 @@ use std::{
 
 use tokio::sync::oneshot::{self, Sender};
 
-use super::{Error, Name, blocking::Work, bound::Room, protocol::Protocol, root::Root};
+use super::{Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root};
 
 /// How many adds are made together.
-const GROUP: usize = 64;
+const MAX_GROUP: usize = 64;
 
 /// A queue whose adds are made in groups.
 pub(super) trait AddInGroups: Protocol {
@@ -40,23 +40,23 @@ pub(super) trait AddInGroups: Protocol {
 pub(super) struct Group<I>(Mutex<State<I>>);
 
 struct State<I> {
-    waiting: VecDeque<Waiting<I>>,
+    waiting: VecDeque<WaitingAdd<I>>,
     tickets: u64,
-    is_led: bool,
+    has_leader: bool,
 }
 
-struct Waiting<I> {
+struct WaitingAdd<I> {
     ticket: u64,
     item: I,
-    room: Option<Room>,
-    end: Sender<Result<Name, Error>>,
+    permit: Option<CapacityPermit>,
+    sender: Sender<Result<Name, Error>>,
 }
 
 /// Whether an add of so many bytes waits for a disk, and is short, so that it is made together with others.
-pub(super) fn takes(root: &Root, len: usize) -> bool {
+pub(super) fn accepts(root: &Root, len: usize) -> bool {
     // A plan is for the calls of one thread.
     #[cfg(test)]
-    if super::fs::faults::is_planned() {
+    if super::fs::faults::has_plan() {
         return false;
     }
     root.sync && !root.in_memory() && len <= Work::SHORT_DATA
@@ -66,29 +66,34 @@ pub(super) fn takes(root: &Root, len: usize) -> bool {
 pub(super) async fn add<Q: AddInGroups>(
     queue: &Arc<Q>,
     item: Q::Item,
-    room: Option<Room>,
+    permit: Option<CapacityPermit>,
 ) -> Result<Name, Error> {
-    let (end, ended) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let group = queue.group();
-    let (ticket, is_first) = group.enter(item, room, end);
-    let _place = Place { group, ticket };
-    if is_first {
-        Lead { queue: queue.clone(), has_left: false }.begin();
+    let (ticket, must_lead) = group.enter(item, permit, sender);
+    let _queued_add = QueuedAdd { group, ticket };
+    if must_lead {
+        GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }
-    ended.await.unwrap_or_else(|_| {
+    receiver.await.unwrap_or_else(|_| {
         let reason = io::Error::other("there was no thread for it, or it ended too soon");
         Err(Error::io("add to", queue.root().path(), reason))
     })
 }
 
 impl<I> Group<I> {
-    /// A place in line, by its number; true where its holder is to begin to lead.
-    fn enter(&self, item: I, room: Option<Room>, end: Sender<Result<Name, Error>>) -> (u64, bool) {
+    /// A place in line, by its number; true where its holder is to begin to leader.
+    fn enter(
+        &self,
+        item: I,
+        permit: Option<CapacityPermit>,
+        sender: Sender<Result<Name, Error>>,
+    ) -> (u64, bool) {
         let mut state = self.state();
         state.tickets += 1;
         let ticket = state.tickets;
-        state.waiting.push_back(Waiting { ticket, item, room, end });
-        (ticket, !mem::replace(&mut state.is_led, true))
+        state.waiting.push_back(WaitingAdd { ticket, item, permit, sender });
+        (ticket, !mem::replace(&mut state.has_leader, true))
     }
 
     fn state(&self) -> MutexGuard<'_, State<I>> {
@@ -98,66 +103,66 @@ impl<I> Group<I> {
 }
 
 /// The place of one who waits, and leaves with it.
-struct Place<'a, I> {
+struct QueuedAdd<'a, I> {
     group: &'a Group<I>,
     ticket: u64,
 }
 
-impl<I> Drop for Place<'_, I> {
+impl<I> Drop for QueuedAdd<'_, I> {
     fn drop(&mut self) {
         let mut state = self.group.state();
         let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
-        let left = found.ok().and_then(|index| state.waiting.remove(index));
+        let removed = found.ok().and_then(|index| state.waiting.remove(index));
         drop(state);
-        drop(left);
+        drop(removed);
     }
 }
 
 /// Who has it leads.
-struct Lead<Q: AddInGroups> {
+struct GroupLeader<Q: AddInGroups> {
     queue: Arc<Q>,
-    has_left: bool,
+    has_resigned: bool,
 }
 
-impl<Q: AddInGroups> Lead<Q> {
-    fn begin(self) {
+impl<Q: AddInGroups> GroupLeader<Q> {
+    fn spawn(self) {
         // Where there is no thread to be had, it is dropped.
-        let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.go());
+        let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.run());
     }
 
-    fn go(mut self) {
-        while let Some(group) = self.next() {
+    fn run(mut self) {
+        while let Some(group) = self.next_group() {
             let (count, begun) = (group.len(), Instant::now());
-            let (mut items, mut ends, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut items, mut senders, mut permits) = (Vec::new(), Vec::new(), Vec::new());
             for waiting in group {
                 items.push(waiting.item);
-                ends.push(waiting.end);
-                rooms.push(waiting.room);
+                senders.push(waiting.sender);
+                permits.push(waiting.permit);
             }
             let added = self.queue.add_each(items);
             // Who is told of an element finds it counted once.
-            drop(rooms);
+            drop(permits);
             let now = Instant::now();
             let others = self.queue.group().state().waiting.len();
-            for (end, added) in ends.into_iter().zip(added) {
+            for (sender, added) in senders.into_iter().zip(added) {
                 // A waker of somebody's may panic; and nobody may wait any more.
-                let _ = catch_unwind(AssertUnwindSafe(|| end.send(added).is_ok()));
+                let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
             }
-            self.wait_for(count + others, (now - begun) / 8);
+            self.await_callers(count + others, (now - begun) / 8);
         }
     }
 
     /// Those who wait, in the order in which they came; none where there are none, and then it leads no more.
-    fn next(&mut self) -> Option<Vec<Waiting<Q::Item>>> {
+    fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
         let mut state = self.queue.group().state();
-        let count = state.waiting.len().min(GROUP);
-        self.has_left = count == 0;
-        state.is_led = count > 0;
+        let count = state.waiting.len().min(MAX_GROUP);
+        self.has_resigned = count == 0;
+        state.has_leader = count > 0;
         (count > 0).then(|| state.waiting.drain(..count).collect())
     }
 
     /// Lets those come back who were just told: to sync twice for two halves takes longer.
-    fn wait_for(&self, count: usize, at_most: Duration) {
+    fn await_callers(&self, count: usize, at_most: Duration) {
         let until = Instant::now() + at_most.min(Duration::from_micros(100));
         while self.queue.group().state().waiting.len() < count && Instant::now() < until {
             thread::yield_now();
@@ -165,22 +170,22 @@ impl<Q: AddInGroups> Lead<Q> {
     }
 }
 
-impl<Q: AddInGroups> Drop for Lead<Q> {
+impl<Q: AddInGroups> Drop for GroupLeader<Q> {
     fn drop(&mut self) {
-        if !self.has_left {
+        if !self.has_resigned {
             let mut state = self.queue.group().state();
-            state.is_led = false;
+            state.has_leader = false;
             // They are told by the end of their channels.
-            let left = mem::take(&mut state.waiting);
+            let removed = mem::take(&mut state.waiting);
             drop(state);
-            drop(left);
+            drop(removed);
         }
     }
 }
 
 impl<I> Default for Group<I> {
     fn default() -> Self {
-        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, is_led: false }))
+        Self(Mutex::new(State { waiting: VecDeque::new(), tickets: 0, has_leader: false }))
     }
 }
 

@@ -35,31 +35,31 @@ pub struct Lock<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lock<T> {
-    /// Locks and reads an element; none where somebody else has the lock, or it is gone, or `deliver` says that it
+    /// Locks and reads an element; none where somebody else has the lock, or it is gone, or `begin_delivery` says that it
     /// rests. Where it can't be read, the lock is given back.
     pub(super) fn take(
         queue: &Arc<dyn Protocol<Payload = T>>,
         opener: &Opener<'_>,
         name: Name,
         limit: u64,
-        deliver: impl FnOnce() -> Option<Delivery>,
+        begin_delivery: impl FnOnce() -> Option<Delivery>,
     ) -> Result<Option<Self>, Error> {
         let Some((mut guard, value)) = LockGuard::take(queue, opener, name, limit)? else {
             return Ok(None);
         };
-        let Some(delivery) = deliver() else { return Ok(None) };
-        guard.deliver(delivery);
+        let Some(delivery) = begin_delivery() else { return Ok(None) };
+        guard.set_delivery(delivery);
         Ok(Some(Self { guard, value }))
     }
 
     /// Gives it to the user: from here on, one that comes back has failed.
-    pub(super) fn handed_out(mut self) -> Self {
-        self.guard.hand_out();
+    pub(super) fn mark_delivered(mut self) -> Self {
+        self.guard.mark_delivered();
         self
     }
 
     /// Which queue it is of, and which element of that.
-    pub(super) fn place(&self) -> (DirId, Name) {
+    pub(super) fn queue_and_name(&self) -> (DirId, Name) {
         (self.guard.queue().root().id(), *self.name())
     }
 
@@ -153,7 +153,7 @@ impl<T: Send + 'static> Lock<T> {
     ///
     /// Who drops the future gives the lock back, too.
     pub async fn unlock(self) -> Result<(), Error> {
-        self.give_back(None).await
+        self.unlock_with_delay(None).await
     }
 
     /// Gives the lock back, so that [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
@@ -192,7 +192,7 @@ impl<T: Send + 'static> Lock<T> {
     /// # Ok(()) }
     /// ```
     pub async fn retry_in(self, delay: Duration) -> Result<(), Error> {
-        self.give_back(Some(delay)).await
+        self.unlock_with_delay(Some(delay)).await
     }
 
     /// Makes the lock's age zero.
@@ -253,7 +253,7 @@ impl<T: Send + 'static> Lock<T> {
         }
     }
 
-    async fn give_back(self, delay: Option<Duration>) -> Result<(), Error> {
+    async fn unlock_with_delay(self, delay: Option<Duration>) -> Result<(), Error> {
         let guard = self.guard;
         let queue = guard.queue().clone();
         run("unlock", Work::Short, &queue, move |_| guard.unlock(delay)).await

@@ -35,7 +35,7 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// Remembers that the element is given out.
-    pub(super) fn deliver(&mut self, delivery: Delivery) {
+    pub(super) fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = Some(delivery);
     }
 
@@ -44,9 +44,9 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     }
 
     /// From here on, to give it back is to have failed.
-    pub(super) fn hand_out(&mut self) {
+    pub(super) fn mark_delivered(&mut self) {
         if let Some(delivery) = &mut self.delivery {
-            delivery.hand_out();
+            delivery.mark_delivered();
         }
     }
 
@@ -61,9 +61,9 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
     pub(super) fn remove(self) -> Result<(), Error> {
         // An error leaves it to the drop, which gives the lock of what could not be removed back.
         self.queue.remove(&self.name)?;
-        self.queue.root().counts.removed();
+        self.queue.root().metrics.removed();
         if let Some(delivery) = &self.delivery {
-            delivery.forget(self.queue.root(), &self.name);
+            delivery.remove_record(self.queue.root(), &self.name);
         }
         self.keep();
         Ok(())
@@ -71,22 +71,22 @@ impl<P: Protocol + ?Sized> LockGuard<P> {
 
     /// Gives it back, to be given out again in `delay`, or as the queue's retries say; and says whether that worked.
     pub(super) fn unlock(mut self, delay: Option<Duration>) -> Result<(), Error> {
-        self.give_back(delay)
+        self.unlock_once(delay)
     }
 
-    fn give_back(&mut self, delay: Option<Duration>) -> Result<(), Error> {
+    fn unlock_once(&mut self, delay: Option<Duration>) -> Result<(), Error> {
         // Once is enough: by a second try the lock might be another's.
         let name = mem::replace(&mut self.name, Name::NULL);
         // First: unlocked, it might be given out by what was known before.
-        let remembered = self
+        let recorded = self
             .delivery
-            .map_or(Ok(()), |delivery| delivery.give_back(self.queue.root(), &name, delay));
-        self.queue.unlock(&name).and(remembered)
+            .map_or(Ok(()), |delivery| delivery.record_unlock(self.queue.root(), &name, delay));
+        self.queue.unlock(&name).and(recorded)
     }
 
     /// Leaves the element locked.
     pub(super) fn keep(mut self) {
-        // No `mem::forget`: the lock is to stay, and not the memory of the handle too.
+        // No `mem::remove_record`: the lock is to stay, and not the memory of the handle too.
         self.name = Name::NULL;
     }
 }
@@ -95,7 +95,7 @@ impl<P: Protocol + ?Sized> Drop for LockGuard<P> {
     fn drop(&mut self) {
         if self.name != Name::NULL {
             // A lock that was purged is not there, and of any other trouble the purge takes care.
-            let _ = self.give_back(None);
+            let _ = self.unlock_once(None);
         }
     }
 }

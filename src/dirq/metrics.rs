@@ -17,14 +17,14 @@ static SERIES: [Series; 2] = [
 ];
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct QueueMetrics {
     added: AtomicU64,
     removed: AtomicU64,
     #[cfg(feature = "metrics")]
     registration: Slot,
 }
 
-impl Counts {
+impl QueueMetrics {
     pub(super) fn added(&self, elements: usize) {
         self.added.fetch_add(elements as u64, Relaxed);
     }
@@ -36,13 +36,13 @@ impl Counts {
 
 /// Has a queue tell of itself, by its path.
 #[cfg(feature = "metrics")]
-pub(super) fn follow(counts: &Arc<Counts>, path: &Path) {
-    let source: Weak<Counts> = Arc::downgrade(counts);
-    register(&SERIES, &path.to_string_lossy(), source, &counts.registration);
+pub(super) fn register_queue(metrics: &Arc<QueueMetrics>, path: &Path) {
+    let source: Weak<QueueMetrics> = Arc::downgrade(metrics);
+    register(&SERIES, &path.to_string_lossy(), source, &metrics.registration);
 }
 
 #[cfg(feature = "metrics")]
-impl Source for Counts {
+impl Source for QueueMetrics {
     fn read(&self, figures: &mut Figures) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));

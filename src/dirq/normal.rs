@@ -98,15 +98,15 @@ impl DirQueue<Normal> {
     /// Who drops the future can't know whether the element is added.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, element: Element) -> Result<Name, Error> {
-        let room = self.room(1).await?;
+        let permit = self.reserve_capacity(1).await?;
         let len = len_of(&element);
-        if group::takes(&self.protocol.root, len) {
+        if group::accepts(&self.protocol.root, len) {
             let files = self.protocol.schema()?.encode(element)?;
-            return group::add(&self.protocol, files, room).await;
+            return group::add(&self.protocol, files, permit).await;
         }
-        let length = self.protocol.length_of_add(len);
-        run("add to", length, &self.protocol, move |queue| {
-            let _room = room;
+        let work_length = self.protocol.work_for_add(len);
+        run("add to", work_length, &self.protocol, move |queue| {
+            let _permit = permit;
             queue.add(element)
         })
         .await
@@ -132,9 +132,9 @@ impl DirQueue<Normal> {
         // The caller's iterator may be of one thread alone, and the future is to go to any.
         let elements: Vec<_> = elements.into_iter().collect();
         async move {
-            let room = self.room(elements.len() as u64).await?;
+            let permit = self.reserve_capacity(elements.len() as u64).await?;
             run("add to", Work::Long, &self.protocol, move |queue| {
-                let _room = room;
+                let _permit = permit;
                 queue.add_many(elements)
             })
             .await
@@ -254,7 +254,7 @@ impl QueueBuilder {
         let root = run_blocking("open", path, |_| options.open(&[TEMPORARY, OBSOLETE])).await?;
         let rotation = Rotation::new(max_elements);
         Ok(Queue {
-            protocol: Arc::new(Normal { root, schema, rotation, synced: Group::default() }),
+            protocol: Arc::new(Normal { root, schema, rotation, sync_group: Group::default() }),
         })
     }
 }

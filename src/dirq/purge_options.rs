@@ -80,7 +80,7 @@ pub struct PurgeReport {
 }
 
 impl PurgeReport {
-    /// Counts what stays, as a right is missing: the rest can be purged all the same.
+    /// QueueMetrics what stays, as a right is missing: the rest can be purged all the same.
     pub(super) fn fail(&mut self, error: Error) {
         self.failed += 1;
         if self.failed == 1 {

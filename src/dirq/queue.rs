@@ -9,11 +9,11 @@ use tokio::time::sleep;
 use super::{
     Error, Lock, Name, Purge, PurgeReport,
     blocking::{Work, run, run_read},
-    bound::Room,
+    bound::CapacityPermit,
     lock_guard::LockGuard,
     protocol::Protocol,
     records::Records,
-    set::Browse,
+    set::SetMember,
     walk::Walk,
 };
 
@@ -217,7 +217,7 @@ impl<P: Protocol> DirQueue<P> {
     pub async fn dequeue(&self, name: &Name) -> Result<Option<P::Payload>, Error> {
         let taken = self.reads("dequeue", name, P::dequeue).await?;
         if taken.is_some() {
-            self.protocol.root().counts.removed();
+            self.protocol.root().metrics.removed();
         }
         Ok(taken)
     }
@@ -229,7 +229,7 @@ impl<P: Protocol> DirQueue<P> {
     /// [`Error::NotLocked`], [`Error::InvalidName`] and [`Error::Io`]. Of a [`Queue`](super::Queue)
     /// [`Error::Foreign`], too, where a file in it can't be a field. In each case it stays, and stays locked.
     pub async fn remove(&self, name: &Name) -> Result<(), Error> {
-        let removed = |queue: &P| queue.root().counts.removed();
+        let removed = |queue: &P| queue.root().metrics.removed();
         self.on("remove", name, move |queue, name| queue.remove(name).map(|()| removed(queue)))
             .await
     }
@@ -249,7 +249,7 @@ impl<P: Protocol> DirQueue<P> {
     /// Somebody has to, from time to time. It never takes an element that is in the queue. What others take away
     /// at the same time is no error. Costs a look at each element.
     ///
-    /// What it may not look at or take away stays, and is [counted](PurgeReport::failed); the rest is done.
+    /// What it may not look at or take away stays, and is [counting](PurgeReport::failed); the rest is done.
     ///
     /// A lock that is too old, and that its owner gives back just now, for another to take it at once, may be taken from
     /// that one: the format knows of no step by which a lock is looked at and taken away. A
@@ -271,22 +271,25 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// Room for so many elements more, where there is a bound; waits for it, if it is to.
-    pub(super) async fn room(&self, count: u64) -> Result<Option<Room>, Error> {
+    /// CapacityPermit for so many elements more, where there is a bound; waits for it, if it is to.
+    pub(super) async fn reserve_capacity(
+        &self,
+        count: u64,
+    ) -> Result<Option<CapacityPermit>, Error> {
         let Some(bound) = &self.protocol.root().bound else { return Ok(None) };
-        if let Some(room) = bound.known_room(count) {
-            return Ok(Some(room));
+        if let Some(permit) = bound.try_reserve(count) {
+            return Ok(Some(permit));
         }
-        let _turn = bound.turn.acquire().await.expect("nobody closes it");
+        let _count_permit = bound.count_permit.acquire().await.expect("nobody closes it");
         loop {
-            let counted = bound.clone();
-            let look = run("count", Work::Long, &self.protocol, move |queue| {
-                counted.room(count, || queue.count())
+            let counting = bound.clone();
+            let reserved = run("count", Work::Long, &self.protocol, move |queue| {
+                counting.reserve(count, || queue.count())
             });
-            if let Some(room) = look.await? {
-                return Ok(Some(room));
+            if let Some(permit) = reserved.await? {
+                return Ok(Some(permit));
             }
-            match bound.look_every {
+            match bound.poll_interval {
                 // More than there may ever be is never waited for.
                 Some(every) if count <= bound.max => sleep(every).await,
                 _ => {
@@ -329,7 +332,7 @@ impl<P: Protocol> Clone for DirQueue<P> {
     }
 }
 
-impl<P: Protocol> Browse for DirQueue<P> {
+impl<P: Protocol> SetMember for DirQueue<P> {
     type Payload = P::Payload;
 
     fn id(&self) -> (u64, u64) {

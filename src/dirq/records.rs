@@ -32,7 +32,7 @@ pub(super) struct Record {
 
 impl Record {
     /// As of an element that somebody works on: due as soon as it has no lock.
-    pub(super) fn given_out(attempts: u32) -> Self {
+    pub(super) fn delivered(attempts: u32) -> Self {
         Self { attempts, due: Some(0) }
     }
 
@@ -106,7 +106,7 @@ impl Records {
         match self.dir.read_link(file.c_str()) {
             Ok(text) => Ok(Record::parse(&text)),
             Err(Errno::NOENT | Errno::INVAL) => Ok(None),
-            Err(error) => Err(self.failed("read", &file, error)),
+            Err(error) => Err(self.io_error("read", &file, error)),
         }
     }
 
@@ -118,7 +118,7 @@ impl Records {
         match self.dir.symlink(&text, file.c_str()) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => {}
-            Err(error) => return Err(self.failed("write", &file, error)),
+            Err(error) => return Err(self.io_error("write", &file, error)),
         }
         let draft = FileName::record_draft(name.directory, name.element);
         let mut retries = RetryBudget::of("write");
@@ -137,7 +137,7 @@ impl Records {
                 Err(error) => {
                     // The first error is the one to tell.
                     let _ = self.dir.unlink(draft.c_str());
-                    return Err(self.failed("write", &file, error));
+                    return Err(self.io_error("write", &file, error));
                 }
             }
             retries.spend(|| self.dir.path_of(file.c_str()))?;
@@ -151,7 +151,7 @@ impl Records {
     /// Takes away what is about elements that are gone.
     pub(super) fn purge(&self, root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
         for name in self.names()? {
-            match is_there(root, &name) {
+            match element_exists(root, &name) {
                 Ok(true) => {}
                 Ok(false) => {
                     let file = FileName::record(name.directory, name.element);
@@ -182,17 +182,17 @@ impl Records {
     fn unlink(&self, file: &FileName) -> Result<(), Error> {
         match self.dir.unlink(file.c_str()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(self.failed("remove", file, error)),
+            Err(error) => Err(self.io_error("remove", file, error)),
         }
     }
 
-    fn failed(&self, operation: &'static str, file: &FileName, error: Errno) -> Error {
+    fn io_error(&self, operation: &'static str, file: &FileName, error: Errno) -> Error {
         Error::io(operation, self.dir.path_of(file.c_str()), error)
     }
 }
 
 /// Whether an element is in the queue, locked or not.
-pub(super) fn is_there(root: &Root, name: &Name) -> Result<bool, Error> {
+pub(super) fn element_exists(root: &Root, name: &Name) -> Result<bool, Error> {
     let Some(dir) = root.open(name.directory)? else { return Ok(false) };
     match dir.stat(FileName::element(name.element).c_str()) {
         Ok(_) => Ok(true),
@@ -202,13 +202,13 @@ pub(super) fn is_there(root: &Root, name: &Name) -> Result<bool, Error> {
 }
 
 /// The wall clock, which processes share, in microseconds since 1970.
-pub(super) fn now() -> u64 {
+pub(super) fn now_micros() -> u64 {
     micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// The moment `delay` from now. One that overflows never comes.
-pub(super) fn after(delay: Duration) -> u64 {
-    now().saturating_add(micros(delay))
+pub(super) fn due_in(delay: Duration) -> u64 {
+    now_micros().saturating_add(micros(delay))
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_text_is_read_as_it_was_written_and_nothing_else_is() {
         for record in [
-            Record::given_out(1),
+            Record::delivered(1),
             Record::dead(u32::MAX),
             Record { attempts: 0, due: Some(u64::MAX) },
         ] {

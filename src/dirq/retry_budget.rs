@@ -18,7 +18,7 @@ impl RetryBudget {
         Self { operation, left: Self::TRIES }
     }
 
-    /// Counts a try that failed; an error after the last.
+    /// QueueMetrics a try that failed; an error after the last.
     pub(super) fn spend(&mut self, path: impl FnOnce() -> PathBuf) -> Result<(), Error> {
         self.left -= 1;
         match self.left {

@@ -6,7 +6,7 @@ use super::Error;
 
 /// When what failed comes again, and how often.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retries {
+pub(super) struct RetryPolicy {
     /// After the first failure. It doubles with each.
     pub(super) first: Duration,
     pub(super) max: Duration,
@@ -14,7 +14,7 @@ pub(super) struct Retries {
     pub(super) max_attempts: Option<u32>,
 }
 
-impl Retries {
+impl RetryPolicy {
     pub(super) const DEFAULT: Self =
         Self { first: Duration::from_secs(1), max: Duration::from_secs(60), max_attempts: None };
 
@@ -32,7 +32,7 @@ impl Retries {
     }
 
     /// Whether what has failed so often is dead.
-    pub(super) fn are_over(&self, attempts: u32) -> bool {
+    pub(super) fn is_exhausted(&self, attempts: u32) -> bool {
         self.max_attempts.is_some_and(|max| attempts >= max)
     }
 
@@ -41,15 +41,15 @@ impl Retries {
     pub(super) fn backoff(&self, attempts: u32, element: u64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
-        let jitter = 0.5 + share(element ^ u64::from(attempts) << 56);
+        let jitter = 0.5 + unit_fraction(element ^ u64::from(attempts) << 56);
         // A backoff that overflows is never over.
         Duration::try_from_secs_f64(backoff.as_secs_f64() * jitter).unwrap_or(Duration::MAX)
     }
 }
 
-/// At least 0 and less than 1, differing in all digits for numbers that follow each other, as those of elements do:
+/// At shortest 0 and less than 1, differing in all digits for numbers that follow each other, as those of elements do:
 /// the last step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-fn share(number: u64) -> f64 {
+fn unit_fraction(number: u64) -> f64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -67,17 +67,19 @@ mod tests {
             let nominal = Duration::from_secs(nominal.into());
             let elements = (0..1_000).map(|micros| 0x5f3c_1aa1_0000_0000 + (micros << 4));
             let backoffs: Vec<_> =
-                elements.map(|element| Retries::DEFAULT.backoff(attempts, element)).collect();
-            let (least, most) = (backoffs.iter().min().unwrap(), backoffs.iter().max().unwrap());
-            assert!((nominal / 2..nominal * 6 / 10).contains(least), "{attempts}: {least:?}");
-            assert!((nominal * 14 / 10..nominal * 2).contains(most), "{attempts}: {most:?}");
+                elements.map(|element| RetryPolicy::DEFAULT.backoff(attempts, element)).collect();
+            let (shortest, longest) =
+                (backoffs.iter().min().unwrap(), backoffs.iter().max().unwrap());
+            assert!((nominal / 2..nominal * 6 / 10).contains(shortest), "{attempts}: {shortest:?}");
+            assert!((nominal * 14 / 10..nominal * 2).contains(longest), "{attempts}: {longest:?}");
         }
     }
 
     #[test]
     fn what_overflows_never_comes_and_zero_comes_at_once() {
-        let backoff =
-            |first| Retries { first, max: Duration::MAX, ..Retries::DEFAULT }.backoff(u32::MAX, 7);
+        let backoff = |first| {
+            RetryPolicy { first, max: Duration::MAX, ..RetryPolicy::DEFAULT }.backoff(u32::MAX, 7)
+        };
         assert_eq!(backoff(Duration::ZERO), Duration::ZERO);
         assert!(backoff(Duration::MAX) > Duration::MAX / 4);
     }

@@ -16,18 +16,18 @@ use std::{
 use rand::{RngExt, make_rng, rngs::SmallRng};
 use rustix::io::Errno;
 
-pub(super) use self::sync::Written;
+pub(super) use self::sync::Unpublished;
 use super::{
     Error, Name,
     bound::Bound,
     dir_cache::DirCache,
     file_name::{FileName, directory_of, element_of},
-    fs::{Dir, FileType, Medium, Mode, id, is_directory, make_dir, medium, stat},
-    metrics::Counts,
+    fs::{Dir, FileType, Medium, Mode, file_id, is_directory, make_dir, medium, stat},
+    metrics::QueueMetrics,
     name_generator::NameGenerator,
     retry_budget::RetryBudget,
-    retry_policy::Retries,
-    spin_handoff::Standby,
+    retry_policy::RetryPolicy,
+    spin_handoff::SpinHandoff,
 };
 
 /// What both kinds of queues are opened with.
@@ -39,7 +39,7 @@ pub(super) struct Options {
     pub(super) sync: bool,
     pub(super) max_size: u64,
     /// None where deliveries are not counted.
-    pub(super) retries: Option<Retries>,
+    pub(super) retries: Option<RetryPolicy>,
     /// None where it may have any number.
     pub(super) max_elements: Option<u64>,
     pub(super) wait_for_room: Option<Duration>,
@@ -60,8 +60,8 @@ impl Options {
     }
 
     /// Deliveries are counted as soon as one of the settings of retries is made.
-    pub(super) fn retries(&mut self) -> &mut Retries {
-        self.retries.get_or_insert(Retries::DEFAULT)
+    pub(super) fn retries(&mut self) -> &mut RetryPolicy {
+        self.retries.get_or_insert(RetryPolicy::DEFAULT)
     }
 
     /// Makes the queue's directory, those above it, and those that are `always` in it, where they are not
@@ -97,17 +97,17 @@ impl Options {
             retries,
             bound: max_elements.map(|max| Bound::new(max, wait_for_room)),
             names: NameGenerator::new(rnd_hex),
-            id: id(&at_path),
+            id: file_id(&at_path),
             medium,
-            standby: Arc::default(),
+            handoff: Arc::default(),
             cache: (medium != Medium::Other).then(DirCache::default),
             synced: Mutex::default(),
-            counts: Arc::default(),
+            metrics: Arc::default(),
             path,
         };
         always.iter().try_for_each(|name| root.make_named(name))?;
         #[cfg(feature = "metrics")]
-        super::metrics::follow(&root.counts, root.path());
+        super::metrics::register_queue(&root.metrics, root.path());
         Ok(root)
     }
 }
@@ -123,7 +123,7 @@ pub struct Root {
     /// How long what an element holds may be, in bytes.
     pub(super) max_size: u64,
     /// None where deliveries are not counted.
-    pub(super) retries: Option<Retries>,
+    pub(super) retries: Option<RetryPolicy>,
     /// None where it may have any number of elements.
     pub(super) bound: Option<Arc<Bound>>,
     pub(super) names: NameGenerator,
@@ -132,23 +132,23 @@ pub struct Root {
     /// As when it was opened.
     medium: Medium,
     /// The thread that did its last work, if that waits for more.
-    pub(super) standby: Arc<Standby>,
+    pub(super) handoff: Arc<SpinHandoff>,
     /// None where it may be on a network, as it goes by times that are told too late there.
     cache: Option<DirCache>,
-    synced: Mutex<Synced>,
-    pub(super) counts: Arc<Counts>,
+    synced: Mutex<SyncedDirs>,
+    pub(super) metrics: Arc<QueueMetrics>,
 }
 
-/// The directories on the way to the last new elements whose names are known to be on disk, each with the one that
+/// The directories on the path_dirs to the last new elements whose names are known to be on disk, each with the one that
 /// it is: others may make one anew.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Synced {
-    root: Option<Made>,
-    directory: Option<(u32, Made)>,
+struct SyncedDirs {
+    root: Option<DirIdentity>,
+    directory: Option<(u32, DirIdentity)>,
 }
 
 /// Which directory it is, and when it was made: what is made next may get the number of what is gone.
-type Made = (DirId, Option<(i64, u32)>);
+type DirIdentity = (DirId, Option<(i64, u32)>);
 
 /// Device and inode.
 pub(super) type DirId = (u64, u64);
@@ -378,7 +378,7 @@ fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
             (Err(error), _) => return Err(Error::io("make", path, error)),
         }
         // The one above is there each time, and yet nothing can be made in it: most probably a link that leads nowhere.
-        let in_vain = |_| Error::io("make", path, Errno::NOENT);
-        retries.spend(|| path.to_owned()).map_err(in_vain)?;
+        let cannot_make = |_| Error::io("make", path, Errno::NOENT);
+        retries.spend(|| path.to_owned()).map_err(cannot_make)?;
     }
 }

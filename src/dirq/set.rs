@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::unfold};
 
-use super::{Error, Lock, Name, Walk, prefetch::locks, protocol::Protocol};
+use super::{Error, Lock, Name, Walk, prefetch::lock_all, protocol::Protocol};
 
 /// Several queues of one kind that are walked through as one.
 ///
@@ -37,7 +37,7 @@ pub struct QueueSet<Q> {
     queues: Vec<Q>,
 }
 
-impl<Q: Browse> QueueSet<Q> {
+impl<Q: SetMember> QueueSet<Q> {
     /// A set of `queues`; none is allowed.
     ///
     /// # Errors
@@ -145,11 +145,11 @@ impl<Q: Browse> QueueSet<Q> {
         self.walk(Some(every))
     }
 
-    fn walk(&self, again: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
+    fn walk(&self, poll_interval: Option<Duration>) -> Walk<(Q, Lock<Q::Payload>)> {
         let queues = self.queues.clone();
         let protocols: Arc<[_]> = queues.iter().map(Q::protocol).collect();
-        Walk::new(locks(protocols, again).map_ok(move |lock| {
-            let (id, _) = lock.place();
+        Walk::new(lock_all(protocols, poll_interval).map_ok(move |lock| {
+            let (id, _) = lock.queue_and_name();
             let queue = queues.iter().find(|queue| queue.id() == id);
             (queue.expect("it is of one of them").clone(), lock)
         }))
@@ -164,7 +164,7 @@ struct MergeSource<Q> {
     next: Option<Name>,
 }
 
-impl<Q: Browse> MergeSource<Q> {
+impl<Q: SetMember> MergeSource<Q> {
     fn new(queue: Q) -> Self {
         Self { names: queue.all_names(), queue, next: None }
     }
@@ -178,7 +178,7 @@ impl<Q: Browse> MergeSource<Q> {
 }
 
 /// What can be in a set: [`QueueSimple`](super::QueueSimple) and [`Queue`](super::Queue).
-pub trait Browse: Clone + Send + 'static {
+pub trait SetMember: Clone + Send + 'static {
     /// What an element is.
     type Payload: Send + 'static;
 

@@ -94,13 +94,13 @@ impl DirQueue<Simple> {
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         let data = data.as_ref().to_vec();
-        let room = self.room(1).await?;
-        if group::takes(&self.protocol.root, data.len()) {
-            return group::add(&self.protocol, data, room).await;
+        let permit = self.reserve_capacity(1).await?;
+        if group::accepts(&self.protocol.root, data.len()) {
+            return group::add(&self.protocol, data, permit).await;
         }
-        let length = Work::of_add(&self.protocol.root, data.len());
-        run("add to", length, &self.protocol, move |queue| {
-            let _room = room;
+        let work_length = Work::for_add(&self.protocol.root, data.len());
+        run("add to", work_length, &self.protocol, move |queue| {
+            let _permit = permit;
             queue.add(&data)
         })
         .await
@@ -131,9 +131,9 @@ impl DirQueue<Simple> {
             ends.push(data.len());
         }
         async move {
-            let room = self.room(ends.len() as u64).await?;
+            let permit = self.reserve_capacity(ends.len() as u64).await?;
             run("add to", Work::Long, &self.protocol, move |queue| {
-                let _room = room;
+                let _permit = permit;
                 let mut start = 0;
                 let body = |&end: &usize| &data[std::mem::replace(&mut start, end)..end];
                 queue.add_many(&ends.iter().map(body).collect::<Vec<_>>())
@@ -157,10 +157,10 @@ impl DirQueue<Simple> {
     /// Who drops the future can't know whether it is moved.
     pub async fn add_path(&self, path: impl AsRef<Path>) -> Result<Name, Error> {
         let path = path.as_ref().to_owned();
-        let room = self.room(1).await?;
+        let permit = self.reserve_capacity(1).await?;
         // The file may be on a disk, and then a look at it waits.
         run("add to", Work::Long, &self.protocol, move |queue| {
-            let _room = room;
+            let _permit = permit;
             queue.add_path(&path)
         })
         .await
@@ -284,7 +284,7 @@ impl QueueSimpleBuilder {
         let path = options.path.clone();
         let root = run_blocking("open", path, |_| options.open(&[])).await?;
         Ok(QueueSimple {
-            protocol: Arc::new(Simple { root, granularity, synced: Group::default() }),
+            protocol: Arc::new(Simple { root, granularity, sync_group: Group::default() }),
         })
     }
 }

@@ -1,9 +1,9 @@
 //! A short way to a thread that may wait for a disk, where calls follow each other closely: the thread that did the work
-//! of one stands by for that of the next, awake, and who hands it over looks out for its end, awake too. So neither has
+//! of one stands by for that of the next, awake, and who hands it over looks out for its sender, awake too. So neither has
 //! to be woken, which may cost more than the work.
 //!
 //! 1. No work waits behind other work: it is handed to a thread that has none, or goes to one of its own.
-//! 2. Of a queue, at most one thread stands by and one caller looks out, each for [`AWAKE`] at most.
+//! 2. Of a queue, at most one thread stands by and one caller looks out, each for [`CALLER_SPIN`] at most.
 //! 3. Where that was in vain, as where other programs need the processors, nobody does for the next calls: for more of
 //!    them each time.
 
@@ -32,54 +32,54 @@ use tokio::{
     task::spawn_blocking,
 };
 
-use self::backoff::Doubt;
+use self::backoff::SpinBackoff;
 
 /// For how long one is awake for somebody else: what most calls take, and what it costs to be woken.
-const AWAKE: Duration = Duration::from_micros(100);
+const CALLER_SPIN: Duration = Duration::from_micros(100);
 
-/// For how long a thread stands by: who hears of the end of the last work may have to be woken first.
-const WAITS: Duration = Duration::from_micros(250);
+/// For how long a thread stands by: who hears of the sender of the last work may have to be woken first.
+const WORKER_SPIN: Duration = Duration::from_micros(250);
 
 /// For how long a thread takes what is handed over, before it goes back to its runtime, which may have other work for it,
-/// or wait for it to end.
-const SHIFT: Duration = Duration::from_millis(5);
+/// or wait for it to sender.
+const MAX_WORKER_TIME: Duration = Duration::from_millis(5);
 
 /// What hands work to the thread that stands by, and where none does to one of the runtime's.
 #[derive(Default)]
-pub(super) struct Standby {
+pub(super) struct SpinHandoff {
     state: Mutex<State>,
-    /// Whether there may be work at the post: so that who stands by looks at this, and not at the lock.
-    is_handed: AtomicBool,
+    /// Whether there may be work at the slot: so that who stands by looks at this, and not at the lock.
+    has_job: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    post: Post,
+    slot: WorkerSlot,
     /// How often work was handed over.
     tickets: u64,
-    /// When work ended last.
-    ended: Option<Instant>,
-    doubt: Doubt,
+    /// When work receiver last.
+    last_finished: Option<Instant>,
+    backoff: SpinBackoff,
 }
 
 /// The place of the thread that stands by.
 #[derive(Default)]
-enum Post {
+enum WorkerSlot {
     #[default]
     Empty,
-    Manned,
+    Spinning,
     /// It is, and has not yet seen this work.
     Handed(u64, Box<dyn Job>),
 }
 
 /// The runtime shuts down, and has not begun the work.
 #[derive(Debug)]
-pub(super) struct NotBegun;
+pub(super) struct NotStarted;
 
-impl Standby {
-    /// Does `work` on a thread that may wait. The end of what most probably is `short` is looked out for in place.
+impl SpinHandoff {
+    /// Does `work` on a thread that may wait. The sender of what most probably is `short` is looked out for in place.
     ///
-    /// Who is dropped while it waits does not end the work: what comes of it is dropped there.
+    /// Who is dropped while it waits does not sender the work: what comes of it is dropped there.
     ///
     /// # Panics
     ///
@@ -88,20 +88,20 @@ impl Standby {
         self: &Arc<Self>,
         short: bool,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotBegun> {
-        let (end, mut ended) = oneshot::channel();
-        let job = Box::new(Task { work: Some(work), done: None, end });
+    ) -> Result<T, NotStarted> {
+        let (sender, mut receiver) = oneshot::channel();
+        let job = Box::new(Task { work: Some(work), done: None, sender });
         let seen = match self.hand_over(job) {
-            Ok(ticket) if short => self.look_out(ticket, &mut ended),
+            Ok(ticket) if short => self.spin_for_result(ticket, &mut receiver),
             Ok(_) => None,
-            Err((job, follows)) => {
-                self.send(job, follows);
+            Err((job, is_back_to_back)) => {
+                self.spawn(job, is_back_to_back);
                 None
             }
         };
         let done = match seen {
             Some(done) => done,
-            None => ended.await.map_err(|_| NotBegun)?,
+            None => receiver.await.map_err(|_| NotStarted)?,
         };
         // As if the work had been done in place.
         Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -112,28 +112,29 @@ impl Standby {
     fn hand_over(&self, job: Box<dyn Job>) -> Result<u64, (Box<dyn Job>, bool)> {
         let now = Instant::now();
         let mut state = self.state();
-        if state.doubt.covers_call() {
+        if state.backoff.skips_call() {
             return Err((job, false));
         }
-        if !matches!(state.post, Post::Manned) {
-            let follows = state.ended.is_some_and(|ended| now < ended + AWAKE);
-            return Err((job, follows));
+        if !matches!(state.slot, WorkerSlot::Spinning) {
+            let is_back_to_back =
+                state.last_finished.is_some_and(|finished| now < finished + CALLER_SPIN);
+            return Err((job, is_back_to_back));
         }
         state.tickets += 1;
         let ticket = state.tickets;
-        state.post = Post::Handed(ticket, job);
-        self.is_handed.store(true, Release);
+        state.slot = WorkerSlot::Handed(ticket, job);
+        self.has_job.store(true, Release);
         Ok(ticket)
     }
 
     /// What comes of the work by this ticket, if it comes soon. Work that was not begun until then goes to a thread of
     /// its own.
-    fn look_out<T>(self: &Arc<Self>, ticket: u64, ended: &mut Receiver<T>) -> Option<T> {
-        let until = Instant::now() + AWAKE;
+    fn spin_for_result<T>(self: &Arc<Self>, ticket: u64, receiver: &mut Receiver<T>) -> Option<T> {
+        let until = Instant::now() + CALLER_SPIN;
         loop {
-            match ended.try_recv() {
+            match receiver.try_recv() {
                 Ok(done) => {
-                    self.state().doubt.was_wrong();
+                    self.state().backoff.spin_succeeded();
                     return Some(done);
                 }
                 Err(TryRecvError::Closed) => return None,
@@ -142,75 +143,75 @@ impl Standby {
             if Instant::now() >= until {
                 break;
             }
-            pause();
+            spin_briefly();
         }
         let mut state = self.state();
-        state.doubt.was_right();
-        if !matches!(state.post, Post::Handed(handed, _) if handed == ticket) {
+        state.backoff.spin_failed();
+        if !matches!(state.slot, WorkerSlot::Handed(handed, _) if handed == ticket) {
             return None;
         }
         // Who stands by is there still, and had no processor.
-        if let Post::Handed(_, job) = mem::replace(&mut state.post, Post::Manned) {
-            self.is_handed.store(false, Release);
+        if let WorkerSlot::Handed(_, job) = mem::replace(&mut state.slot, WorkerSlot::Spinning) {
+            self.has_job.store(false, Release);
             drop(state);
-            self.send(job, false);
+            self.spawn(job, false);
         }
         None
     }
 
     /// Sends work to one of the runtime's threads, which is to stand by for more, or not.
-    fn send(self: &Arc<Self>, job: Box<dyn Job>, stands_by: bool) {
-        let standby = self.clone();
-        spawn_blocking(move || standby.serve(job, stands_by));
+    fn spawn(self: &Arc<Self>, job: Box<dyn Job>, keep_spinning: bool) {
+        let handoff = self.clone();
+        spawn_blocking(move || handoff.run_jobs(job, keep_spinning));
     }
 
-    fn serve(&self, mut job: Box<dyn Job>, stands_by: bool) {
-        let leaves_at = Instant::now() + SHIFT;
+    fn run_jobs(&self, mut job: Box<dyn Job>, keep_spinning: bool) {
+        let retires_at = Instant::now() + MAX_WORKER_TIME;
         loop {
-            job.work();
+            job.run();
             let now = Instant::now();
-            // Before its end is told: who hears of it may have more to hand over at once.
-            let is_manned = self.end_work(now, stands_by && now < leaves_at);
+            // Before its sender is told: who hears of it may have more to hand over at once.
+            let is_spinning = self.finish_work(now, keep_spinning && now < retires_at);
             // A waker of somebody's may panic, and nobody would find that out who hands over more.
-            let _ = catch_unwind(AssertUnwindSafe(|| job.tell()));
-            match is_manned.then(|| self.next_job(now + WAITS)).flatten() {
+            let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
+            match is_spinning.then(|| self.next_job(now + WORKER_SPIN)).flatten() {
                 Some(next) => job = next,
                 None => return,
             }
         }
     }
 
-    /// Remembers when work has ended; true where the thread now stands by.
-    fn end_work(&self, now: Instant, stands_by: bool) -> bool {
+    /// Remembers when work has receiver; true where the thread now stands by.
+    fn finish_work(&self, now: Instant, keep_spinning: bool) -> bool {
         let mut state = self.state();
-        state.ended = Some(now);
-        let mans = stands_by && matches!(state.post, Post::Empty);
-        if mans {
-            state.post = Post::Manned;
+        state.last_finished = Some(now);
+        let spins = keep_spinning && matches!(state.slot, WorkerSlot::Empty);
+        if spins {
+            state.slot = WorkerSlot::Spinning;
         }
-        mans
+        spins
     }
 
     /// What is handed over until then, to the thread that stands by; none where it no longer does.
     fn next_job(&self, until: Instant) -> Option<Box<dyn Job>> {
         loop {
-            let is_over = Instant::now() >= until;
-            if is_over || self.is_handed.load(Acquire) {
+            let has_timed_out = Instant::now() >= until;
+            if has_timed_out || self.has_job.load(Acquire) {
                 let mut state = self.state();
-                match mem::take(&mut state.post) {
-                    Post::Handed(_, job) => {
-                        self.is_handed.store(false, Release);
+                match mem::take(&mut state.slot) {
+                    WorkerSlot::Handed(_, job) => {
+                        self.has_job.store(false, Release);
                         return Some(job);
                     }
                     // What was handed over was taken back.
-                    Post::Manned if !is_over => state.post = Post::Manned,
+                    WorkerSlot::Spinning if !has_timed_out => state.slot = WorkerSlot::Spinning,
                     _ => {
-                        state.doubt.pauses();
+                        state.backoff.worker_idled();
                         return None;
                     }
                 }
             }
-            pause();
+            spin_briefly();
         }
     }
 
@@ -220,43 +221,43 @@ impl Standby {
     }
 }
 
-impl fmt::Debug for Standby {
+impl fmt::Debug for SpinHandoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Standby").finish_non_exhaustive()
+        f.debug_struct("SpinHandoff").finish_non_exhaustive()
     }
 }
 
-/// Work whose end is told apart from it.
+/// Work whose sender is told apart from it.
 trait Job: Send {
-    fn work(&mut self);
+    fn run(&mut self);
 
-    fn tell(self: Box<Self>);
+    fn send_result(self: Box<Self>);
 }
 
 struct Task<W, T> {
     work: Option<W>,
     done: Option<Result<T, Panic>>,
-    end: Sender<Result<T, Panic>>,
+    sender: Sender<Result<T, Panic>>,
 }
 
 type Panic = Box<dyn Any + Send>;
 
 impl<W: FnOnce() -> T + Send, T: Send> Job for Task<W, T> {
-    fn work(&mut self) {
+    fn run(&mut self) {
         // Who waits for the work has its panic, and the thread goes on.
         self.done = self.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
     }
 
-    fn tell(self: Box<Self>) {
+    fn send_result(self: Box<Self>) {
         if let Some(done) = self.done {
             // Nobody may wait any more: then it is dropped here, where that may wait for the disk.
-            let _ = self.end.send(done);
+            let _ = self.sender.send(done);
         }
     }
 }
 
 /// Lets a moment pass, of which the other half of the processor's core has more.
-fn pause() {
+fn spin_briefly() {
     for _ in 0..4 {
         spin_loop();
     }

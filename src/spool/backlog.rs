@@ -53,7 +53,7 @@ impl Backlog {
     }
 
     /// Counts an event that can't be written.
-    pub(super) fn pass_over(&mut self) {
+    pub(super) fn count_unwritable(&mut self) {
         self.unwritable += 1;
     }
 
@@ -83,7 +83,7 @@ impl Backlog {
     }
 
     /// Counts a try to write, after what was written is taken out.
-    pub(super) fn record_try(
+    pub(super) fn record_attempt(
         &mut self,
         batch: usize,
         written: usize,

@@ -25,7 +25,7 @@ static SERIES: [Series; 7] = [
 ];
 
 /// Has a spool tell of itself, by the path of its queue.
-pub(super) fn follow(writer: &Arc<Writer>) {
+pub(super) fn register_spool(writer: &Arc<Writer>) {
     let source: Weak<Writer> = Arc::downgrade(writer);
     register(&SERIES, &writer.queue().path().to_string_lossy(), source, &writer.registration);
 }

@@ -121,7 +121,7 @@ impl Writer {
                 len
             }
             Err(error) => {
-                self.backlog().pass_over();
+                self.backlog().count_unwritable();
                 let queue = self.queue.path().display();
                 tracing::error!(%queue, %error, "an event that can't be written is passed over");
                 0
@@ -191,7 +191,7 @@ impl Writer {
         let (gone, transition) = {
             let mut backlog = self.backlog();
             let gone = backlog.remove_written(written);
-            (gone, backlog.record_try(batch.len(), written, &result))
+            (gone, backlog.record_attempt(batch.len(), written, &result))
         };
         drop(gone);
         let queue = self.queue.path().display();

@@ -11,45 +11,45 @@ use std::{
 use super::*;
 use crate::dirq::Schema;
 
-const SYNCED: [Setting; 2] = [Setting { sync: true, ..ANY }, Setting { sync: true, ..NORMAL }];
+const SYNCED: [Config; 2] = [Config { sync: true, ..SIMPLE }, Config { sync: true, ..NORMAL }];
 
-/// Does `work` where no more than `most` new files can be open at once, and returns how many were.
-fn with_few<T>(most: usize, work: impl FnOnce() -> T) -> (T, usize) {
-    let (open, at_once) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
+/// Does `work` where no more than `limit` new files can be open at once, and returns how many were.
+fn with_file_limit<T>(limit: usize, work: impl FnOnce() -> T) -> (T, usize) {
+    let (open, max_open) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
     let plan = {
-        let (open, at_once) = (open.clone(), at_once.clone());
+        let (open, max_open) = (open.clone(), max_open.clone());
         move |what: &'static str| {
             let mut open = open.borrow_mut();
             match what {
-                "create" if *open == most => return Fate::Refused(Errno::MFILE),
+                "create" if *open == limit => return Fault::Fail(Errno::MFILE),
                 "create" => *open += 1,
                 "close" => *open -= 1,
                 _ => {}
             }
-            let mut at_once = at_once.borrow_mut();
-            *at_once = (*at_once).max(*open);
-            Fate::Made
+            let mut max_open = max_open.borrow_mut();
+            *max_open = (*max_open).max(*open);
+            Fault::None
         }
     };
-    let done = with(plan, work);
+    let done = with_plan(plan, work);
     assert_eq!(*open.borrow(), 0, "each is closed");
-    let at_once = *at_once.borrow();
-    (done, at_once)
+    let max_open = *max_open.borrow();
+    (done, max_open)
 }
 
 #[tokio::test]
 async fn adds_together_need_no_more_files_than_there_are() {
     let bodies: Vec<_> = (0..100).map(|number| format!("{number:03}")).collect();
     let bodies: Vec<_> = bodies.iter().map(String::as_str).collect();
-    for setting in SYNCED {
-        for most in [2, 7, 40] {
-            let folder = folder();
-            let process = Process::start(&folder.path().join("queue"), setting);
-            let (added, _) = with_few(most, || process.add_each(&bodies));
+    for config in SYNCED {
+        for limit in [2, 7, 40] {
+            let temp_dir = temp_dir();
+            let process = Process::start(&temp_dir.path().join("queue"), config);
+            let (added, _) = with_file_limit(limit, || process.add_each(&bodies));
             let names: Vec<_> =
                 added.into_iter().map(|added| added.expect("there are files enough")).collect();
             assert!(names.is_sorted(), "{names:?}");
-            let (many, _) = with_few(most, || process.add_many(&bodies));
+            let (many, _) = with_file_limit(limit, || process.add_many(&bodies));
             assert_eq!(many.expect("there are files enough").len(), 100);
             let found = process.drain();
             assert!(found.len() == 100 && found.values().all(|&count| count == 2), "{found:?}");
@@ -60,34 +60,34 @@ async fn adds_together_need_no_more_files_than_there_are() {
 /// Whoever can't have one file open is told why.
 #[tokio::test]
 async fn without_any_file_each_add_is_told_so() {
-    for setting in SYNCED {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
-        let (added, _) = with_few(0, || process.add_each(&["a", "b"]));
+    for config in SYNCED {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
+        let (added, _) = with_file_limit(0, || process.add_each(&["a", "b"]));
         for added in added {
             let Err(Error::Io { source, .. }) = added else { panic!("{added:?}") };
             assert_eq!(source.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
         }
         let left = tree(process.path()).len();
-        assert_eq!(left, if setting.normal { 2 } else { 1 }, "{:?}", tree(process.path()));
+        assert_eq!(left, if config.normal { 2 } else { 1 }, "{:?}", tree(process.path()));
     }
 }
 
 /// An element's directory that can't be opened leaves nothing behind, though it can't be listed either.
 #[tokio::test]
 async fn where_no_directory_can_be_opened_nothing_is_left() {
-    let folder = folder();
-    let process = Process::start(&folder.path().join("queue"), SYNCED[1]);
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), SYNCED[1]);
     process.add("x").expect("nothing fails");
     let mut made = false;
     let plan = move |what: &'static str| {
         made |= what == "mkdir";
         match what {
-            "open" if made => Fate::Refused(Errno::MFILE),
-            _ => Fate::Made,
+            "open" if made => Fault::Fail(Errno::MFILE),
+            _ => Fault::None,
         }
     };
-    let added = with(plan, || process.add("y"));
+    let added = with_plan(plan, || process.add("y"));
     assert!(matches!(added, Err(Error::Io { .. })), "{added:?}");
     assert_eq!(fs::read_dir(process.path().join("temporary")).expect("it is there").count(), 0);
 }
@@ -96,31 +96,31 @@ async fn where_no_directory_can_be_opened_nothing_is_left() {
 async fn an_element_of_many_fields_has_few_files_open() {
     let fields = (0..200).map(|number| (format!("f{number}"), "string"));
     let schema = Schema::new(fields).expect("it is one");
-    let folder = folder();
-    let queue = Queue::builder(folder.path()).schema(schema).sync(true);
-    let queue = now(queue.open()).expect("nothing fails");
+    let temp_dir = temp_dir();
+    let queue = Queue::builder(temp_dir.path()).schema(schema).sync(true);
+    let queue = in_place(queue.open()).expect("nothing fails");
     let mut element = Element::new();
     for number in 0..200 {
         element = element.with(format!("f{number}"), format!("value {number}"));
     }
-    for most in [1, 40, 1_000] {
-        let (added, at_once) = with_few(most, || now(queue.add(element.clone())));
+    for limit in [1, 40, 1_000] {
+        let (added, max_open) = with_file_limit(limit, || in_place(queue.add(element.clone())));
         let name = added.expect("there are files enough");
-        assert!(at_once <= 64, "{at_once} files were open");
-        let found = now(queue.dequeue(&name)).expect("nothing fails").expect("it is there");
+        assert!(max_open <= 64, "{max_open} files were open");
+        let found = in_place(queue.dequeue(&name)).expect("nothing fails").expect("it is there");
         assert_eq!(found.string("f199"), Some("value 199"));
     }
     let schema = queue.schema().expect("it has one");
     let files = schema.encode(element).expect("it fits");
-    let (added, at_once) = with_few(1_000, || queue.protocol.add_each(vec![files]));
-    assert!(added[0].is_ok() && at_once <= 64, "{added:?}");
+    let (added, max_open) = with_file_limit(1_000, || queue.protocol.add_each(vec![files]));
+    assert!(added[0].is_ok() && max_open <= 64, "{added:?}");
 }
 
 /// Waits for so many, and not for ever: one of them may have failed.
-fn meet(met: &AtomicUsize, count: usize) {
+fn rendezvous(arrived: &AtomicUsize, count: usize) {
     let until = Instant::now() + Duration::from_secs(30);
-    met.fetch_add(1, Relaxed);
-    while met.load(Relaxed) < count && Instant::now() < until {
+    arrived.fetch_add(1, Relaxed);
+    while arrived.load(Relaxed) < count && Instant::now() < until {
         std::thread::yield_now();
     }
 }
@@ -129,40 +129,40 @@ fn meet(met: &AtomicUsize, count: usize) {
 #[test]
 fn many_queues_at_once_have_few_files_open() {
     const QUEUES: usize = 16;
-    let (folder, open, met) = (folder(), AtomicUsize::new(0), AtomicUsize::new(0));
-    let (open, met) = (Arc::new(open), Arc::new(met));
-    let at_once: Vec<_> = std::thread::scope(|scope| {
+    let (temp_dir, open, arrived) = (temp_dir(), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (open, arrived) = (Arc::new(open), Arc::new(arrived));
+    let max_open: Vec<_> = std::thread::scope(|scope| {
         let add = |number: usize| {
-            let path = folder.path().join(number.to_string());
-            let (open, met) = (open.clone(), met.clone());
+            let path = temp_dir.path().join(number.to_string());
+            let (open, arrived) = (open.clone(), arrived.clone());
             move || {
                 let process = Process::start(&path, SYNCED[number % 2]);
-                let at_once = Rc::new(RefCell::new(None));
+                let max_open = Rc::new(RefCell::new(None));
                 let plan = {
-                    let at_once = at_once.clone();
+                    let max_open = max_open.clone();
                     move |what: &'static str| {
                         match what {
                             "create" => _ = open.fetch_add(1, Relaxed),
                             "close" => _ = open.fetch_sub(1, Relaxed),
-                            "sync a file" if at_once.borrow().is_none() => {
-                                meet(&met, QUEUES);
-                                *at_once.borrow_mut() = Some(open.load(Relaxed));
-                                meet(&met, 2 * QUEUES);
+                            "sync a file" if max_open.borrow().is_none() => {
+                                rendezvous(&arrived, QUEUES);
+                                *max_open.borrow_mut() = Some(open.load(Relaxed));
+                                rendezvous(&arrived, 2 * QUEUES);
                             }
                             _ => {}
                         }
-                        Fate::Made
+                        Fault::None
                     }
                 };
-                let added = with(plan, || process.add_each(&["body"; 64]));
+                let added = with_plan(plan, || process.add_each(&["body"; 64]));
                 assert!(added.iter().all(Result::is_ok), "{added:?}");
-                at_once.take().expect("it has synced")
+                max_open.take().expect("it has synced")
             }
         };
         let adding: Vec<_> = (0..QUEUES).map(|number| scope.spawn(add(number))).collect();
         adding.into_iter().map(|adding| adding.join().expect("nothing fails")).collect()
     });
     // Each has those of one element, whatever the others have.
-    assert!(at_once.iter().all(|&open| open <= 256 + QUEUES * 3), "{at_once:?}");
+    assert!(max_open.iter().all(|&open| open <= 256 + QUEUES * 3), "{max_open:?}");
     assert_eq!(open.load(Relaxed), 0);
 }

@@ -3,59 +3,59 @@
 use super::*;
 
 /// At the call of `first` by this number, does `second` as another process; false where there are less.
-fn meet(
-    setting: Setting,
-    at: usize,
+fn interleave(
+    config: Config,
+    call_number: usize,
     path: &Path,
     first: impl FnOnce(&Process),
     second: impl FnOnce(&Process) + 'static,
 ) -> bool {
-    let [process, other] = [(), ()].map(|()| Process::start(path, setting));
+    let [process, other] = [(), ()].map(|()| Process::start(path, config));
     let calls = Rc::new(RefCell::new(0));
     let plan = {
         let (calls, mut second) = (calls.clone(), Some(second));
         move |what: &'static str| {
             *calls.borrow_mut() += 1;
-            if *calls.borrow() == at
+            if *calls.borrow() == call_number
                 && let Some(second) = second.take()
             {
-                with_own_plan(setting, || second(&other));
+                with_own_plan(config, || second(&other));
             }
-            setting.fate(what)
+            config.default_fault(what)
         }
     };
-    with(plan, || first(&process));
-    *calls.borrow() >= at
+    with_plan(plan, || first(&process));
+    *calls.borrow() >= call_number
 }
 
 /// Does what another process does, whose calls are all made.
-fn with_own_plan(setting: Setting, work: impl FnOnce()) {
-    with(move |what| setting.fate(what), work);
+fn with_own_plan(config: Config, work: impl FnOnce()) {
+    with_plan(move |what| config.default_fault(what), work);
 }
 
-/// At each call, in each setting, on a new queue with one old element.
-fn each_meeting(
+/// At each call, in each config, on a new queue with one old element.
+fn for_each_interleaving(
     first: impl Fn(&Process, &Name, &str),
     second: impl Fn(&Process, &Name) + Clone + 'static,
     after: impl Fn(&Process, &Name, &str),
 ) {
-    for setting in Setting::all() {
-        for at in 1.. {
-            let folder = folder();
-            let path = folder.path().join("queue");
-            let name = Process::start(&path, setting).add("old").expect("nothing fails");
-            age(&path);
-            let context = format!("{setting:?}, before the {at}. call");
+    for config in Config::all() {
+        for call_number in 1.. {
+            let temp_dir = temp_dir();
+            let path = temp_dir.path().join("queue");
+            let name = Process::start(&path, config).add("old").expect("nothing fails");
+            make_stale(&path);
+            let context = format!("{config:?}, before the {call_number}. call");
             let second = second.clone();
-            let met = meet(
-                setting,
-                at,
+            let has_more_calls = interleave(
+                config,
+                call_number,
                 &path,
                 |process| first(process, &name, &context),
                 move |process| second(process, &name),
             );
-            after(&Process::start(&path, setting), &name, &context);
-            if !met {
+            after(&Process::start(&path, config), &name, &context);
+            if !has_more_calls {
                 break;
             }
         }
@@ -67,13 +67,13 @@ async fn a_purge_takes_no_lock_that_is_new() {
     let is_locked = |process: &Process, name: &Name, context: &str| {
         assert!(!process.lock(name).expect(context), "{context}: the lock is gone");
     };
-    each_meeting(
+    for_each_interleaving(
         |process, name, context| assert!(process.lock(name).expect(context), "{context}"),
         |process, _| assert!(process.purge().is_ok()),
         is_locked,
     );
     let got = Rc::new(RefCell::new(false));
-    each_meeting(
+    for_each_interleaving(
         |process, _, context| assert!(process.purge().is_ok(), "{context}"),
         {
             let got = got.clone();
@@ -98,7 +98,7 @@ async fn of_two_that_want_an_element_one_gets_it() {
             *got.borrow_mut() += u32::from(taken.is_some());
         }
     };
-    each_meeting(
+    for_each_interleaving(
         {
             let take = take.clone();
             move |process, name, _| take(process, name)
@@ -113,13 +113,13 @@ async fn of_two_that_want_an_element_one_gets_it() {
 
 #[tokio::test]
 async fn an_add_goes_on_whatever_a_purge_takes() {
-    each_meeting(
+    for_each_interleaving(
         |process, _, context| assert!(process.add("new").is_ok(), "{context}"),
         |process, name| {
             // All that is half done looks old, and the directory of new elements is empty and not the last.
             process.dequeue(name).expect("nothing fails");
             fs::create_dir(process.path().join("ffffffff")).expect("it can be made");
-            age(process.path());
+            make_stale(process.path());
             process.purge().expect("nothing fails");
             fs::remove_dir(process.path().join("ffffffff")).expect("nobody adds to it");
         },

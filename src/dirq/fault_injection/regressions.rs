@@ -12,16 +12,16 @@ fn mode(path: &Path) -> u32 {
 /// With a quota, or over a network, only the close of a file may tell that it was not written.
 #[tokio::test]
 async fn an_element_whose_close_fails_is_not_added() {
-    for setting in BOTH {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         let fails = |what: &'static str| match what {
-            "close" => Fate::Refused(Errno::DQUOT),
-            _ => Fate::Made,
+            "close" => Fault::Fail(Errno::DQUOT),
+            _ => Fault::None,
         };
         for added in [
-            with(fails, || process.add("x").map(drop)),
-            with(fails, || process.add_many(&["x", "y"]).map(drop)),
+            with_plan(fails, || process.add("x").map(drop)),
+            with_plan(fails, || process.add_many(&["x", "y"]).map(drop)),
         ] {
             let Err(Error::Io { source, .. }) = added else { panic!("{added:?}") };
             assert_eq!(source.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
@@ -33,21 +33,21 @@ async fn an_element_whose_close_fails_is_not_added() {
 
 #[tokio::test]
 async fn what_is_added_and_not_synced_is_named() {
-    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         // In a normal queue, that of the element's own directory comes before it is added.
-        let own = if setting.normal { 1 } else { 0 };
+        let own = if config.normal { 1 } else { 0 };
         for (count, adds) in [(1, ["x"].as_slice()), (2, &["x", "y"])] {
             let mut syncs = 0;
             let fails = move |what: &'static str| {
                 syncs += usize::from(what == "sync a directory");
                 match what == "sync a directory" && syncs > own * count {
-                    true => Fate::Refused(Errno::IO),
-                    false => Fate::Made,
+                    true => Fault::Fail(Errno::IO),
+                    false => Fault::None,
                 }
             };
-            let added = with(fails, || match adds {
+            let added = with_plan(fails, || match adds {
                 [one] => process.add(one).map(|name| vec![name]),
                 many => process.add_many(many),
             });
@@ -67,28 +67,28 @@ fn syncs(work: impl FnOnce()) -> usize {
         let count = count.clone();
         move |what: &'static str| {
             *count.borrow_mut() += usize::from(what == "sync a directory");
-            Fate::Made
+            Fault::None
         }
     };
-    with(plan, work);
+    with_plan(plan, work);
     *count.borrow()
 }
 
 #[tokio::test]
 async fn the_way_to_an_element_is_synced_whoever_made_it() {
-    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
-        let folder = folder();
-        let path = folder.path().join("deep/deeper/queue");
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("deep/deeper/queue");
         let add = |process: &Process| {
             process.add("x").expect("nothing fails");
         };
         // Who made all this does not care.
-        let other = Process::start(&path, Setting { sync: false, ..setting });
+        let other = Process::start(&path, Config { sync: false, ..config });
         add(&other);
-        let process = Process::start(&path, setting);
+        let process = Process::start(&path, config);
         let (first, second) = (syncs(|| add(&process)), syncs(|| add(&process)));
         // The element's directory and, in a normal queue, the element.
-        assert_eq!(second, if setting.normal { 2 } else { 1 });
+        assert_eq!(second, if config.normal { 2 } else { 1 });
         // The queue, and at least those above it that were made with it.
         assert!(first >= second + 4, "{first} directories were synced");
         fs::remove_dir_all(&path).expect("it can be removed");
@@ -100,9 +100,9 @@ async fn the_way_to_an_element_is_synced_whoever_made_it() {
 /// File systems of disks give the number of what is gone to what is made next.
 #[tokio::test]
 async fn the_name_of_a_directory_is_synced_again_where_it_is_made_anew() {
-    for setting in BOTH.map(|setting| Setting { sync: true, ..setting }) {
-        let folder = tempfile::tempdir().expect("a directory can be made");
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
+        let temp_dir = tempfile::tempdir().expect("a directory can be made");
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         let mut name = process.add("x").expect("nothing fails");
         let again = syncs(|| name = process.add("x").expect("nothing fails"));
         process.drain();
@@ -113,15 +113,15 @@ async fn the_name_of_a_directory_is_synced_again_where_it_is_made_anew() {
         std::thread::sleep(Duration::from_millis(20));
         fs::create_dir(directory).expect("nobody has made it");
         let anew = syncs(|| name = process.add("x").expect("nothing fails"));
-        assert_eq!(anew, again + 1, "the queue's own directory was not synced: {setting:?}");
+        assert_eq!(anew, again + 1, "the queue's own directory was not synced: {config:?}");
     }
 }
 
 /// Of several elements, those that were added before one that could not be.
 #[tokio::test]
 async fn a_part_of_the_elements_is_synced_too() {
-    let folder = folder();
-    let process = Process::start(&folder.path().join("queue"), Setting { sync: true, ..ANY });
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), Config { sync: true, ..SIMPLE });
     let (mut renames, synced) = (0, Rc::new(RefCell::new(false)));
     let plan = {
         let synced = synced.clone();
@@ -129,12 +129,12 @@ async fn a_part_of_the_elements_is_synced_too() {
             renames += usize::from(what == "rename to a free name");
             *synced.borrow_mut() |= what == "sync a directory";
             match what == "rename to a free name" && renames == 2 {
-                true => Fate::Refused(Errno::IO),
-                false => Fate::Made,
+                true => Fault::Fail(Errno::IO),
+                false => Fault::None,
             }
         }
     };
-    let added = with(plan, || process.add_many(&["x", "y"]));
+    let added = with_plan(plan, || process.add_many(&["x", "y"]));
     assert!(matches!(&added, Err(Error::Partial { names, .. }) if names.len() == 1), "{added:?}");
     assert!(*synced.borrow());
 }
@@ -142,12 +142,12 @@ async fn a_part_of_the_elements_is_synced_too() {
 /// As Perl's and Python's remove an element: they take its lock last, and look for one anew where it is full.
 #[tokio::test]
 async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
-    let folder = folder();
-    let process = Process::start(&folder.path().join("queue"), NORMAL);
+    let temp_dir = temp_dir();
+    let process = Process::start(&temp_dir.path().join("queue"), NORMAL);
     let name = process.add("x").expect("nothing fails");
     let element = process.path().join(name.to_string());
     let moved = process.path().join("obsolete/00000000000001");
-    let [begins, goes_on] = [
+    let [begin_removal, finish_removal] = [
         Box::new({
             let moved = moved.clone();
             move || {
@@ -164,7 +164,7 @@ async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
             move || drop(fs::remove_dir(moved).expect_err("it is locked once more"))
         }),
     ];
-    let mut remover = vec![("stat", goes_on), ("mkdir", begins)];
+    let mut remover = vec![("stat", finish_removal), ("mkdir", begin_removal)];
     let plan = move |what: &'static str| {
         // What comes before the lock is made is not its business.
         if remover.last().is_some_and(|(call, _)| *call == what)
@@ -172,9 +172,9 @@ async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
         {
             step();
         }
-        Fate::Made
+        Fault::None
     };
-    let locked = with(plan, || process.lock(&name));
+    let locked = with_plan(plan, || process.lock(&name));
     assert!(!locked.expect("to be late is no error"));
     fs::remove_dir(moved.join("locked")).expect("what makes it full is a lock");
     fs::remove_dir(&moved).expect("it is empty");
@@ -183,8 +183,8 @@ async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
 /// Others may write to the queue's directory, and put a link in the place of what was made there.
 #[tokio::test]
 async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
-    let folder = folder();
-    let (path, private) = (folder.path().join("queue"), folder.path().join("private"));
+    let temp_dir = temp_dir();
+    let (path, private) = (temp_dir.path().join("queue"), temp_dir.path().join("private"));
     fs::create_dir(&private).expect("it can be made");
     fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).expect("it is ours");
     let swap = {
@@ -204,19 +204,19 @@ async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
         {
             swap();
         }
-        Fate::Made
+        Fault::None
     };
-    let opened = with(plan, || now(QueueSimple::builder(&path).umask(0).open()));
+    let opened = with_plan(plan, || in_place(QueueSimple::builder(&path).umask(0).open()));
     assert_eq!(mode(&private), 0o700, "{opened:?}");
 }
 
 /// Only root may give a directory to somebody, and is who may change the mode of any.
 #[tokio::test]
 async fn the_mode_of_somebody_elses_directory_is_let_be() {
-    let folder = folder();
-    let path = folder.path().join("queue");
+    let temp_dir = temp_dir();
+    let path = temp_dir.path().join("queue");
     let nobody = 65_534;
-    if chown(folder.path(), Some(nobody), None).is_err() {
+    if chown(temp_dir.path(), Some(nobody), None).is_err() {
         println!("we are not root: it is not tried");
         return;
     }
@@ -230,18 +230,18 @@ async fn the_mode_of_somebody_elses_directory_is_let_be() {
                 chown(&path, Some(nobody), None).expect("we are root");
                 made += 1;
             }
-            Fate::Made
+            Fault::None
         }
     };
-    with(swap, || now(QueueSimple::builder(&path).umask(0).open())).expect("it is there");
+    with_plan(swap, || in_place(QueueSimple::builder(&path).umask(0).open())).expect("it is there");
     assert_eq!(mode(&path), 0o700);
 }
 
 #[tokio::test]
 async fn a_file_is_never_open_to_more_than_in_the_end() {
-    for setting in BOTH {
-        let folder = folder();
-        let path = folder.path().join("queue");
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let path = temp_dir.path().join("queue");
         let seen = Rc::new(RefCell::new(Vec::new()));
         let plan = {
             let (seen, path) = (seen.clone(), path.clone());
@@ -250,18 +250,18 @@ async fn a_file_is_never_open_to_more_than_in_the_end() {
                     let files = tree(&path).into_iter().filter(|path| path.is_file());
                     seen.borrow_mut().extend(files.map(|file| mode(&file)));
                 }
-                Fate::Made
+                Fault::None
             }
         };
-        with(plan, || match setting.normal {
+        with_plan(plan, || match config.normal {
             true => {
                 let schema = "body:string,more:binary?".parse().expect("it is a schema");
-                let queue = now(Queue::builder(&path).schema(schema).umask(0o077).open());
-                now(queue.expect("it opens").add(element("x"))).map(drop)
+                let queue = in_place(Queue::builder(&path).schema(schema).umask(0o077).open());
+                in_place(queue.expect("it opens").add(element("x"))).map(drop)
             }
             false => {
-                let queue = now(QueueSimple::builder(&path).umask(0o077).open());
-                now(queue.expect("it opens").add("x")).map(drop)
+                let queue = in_place(QueueSimple::builder(&path).umask(0o077).open());
+                in_place(queue.expect("it opens").add("x")).map(drop)
             }
         })
         .expect("it can be added");
@@ -271,23 +271,23 @@ async fn a_file_is_never_open_to_more_than_in_the_end() {
 
 #[tokio::test]
 async fn a_purge_goes_on_past_what_it_may_not_touch() {
-    for setting in BOTH {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         for body in ["a", "b", "c"] {
             let name = process.add(body).expect("nothing fails");
             assert!(process.lock(&name).expect("nothing fails"));
         }
-        age(process.path());
-        let (mut taken, call) = (0, if setting.normal { "rmdir" } else { "unlink" });
+        make_stale(process.path());
+        let (mut taken, call) = (0, if config.normal { "rmdir" } else { "unlink" });
         let plan = move |what: &'static str| {
             taken += usize::from(what == call);
             match what == call && taken == 1 {
-                true => Fate::Refused(Errno::ACCESS),
-                false => Fate::Made,
+                true => Fault::Fail(Errno::ACCESS),
+                false => Fault::None,
             }
         };
-        let report = with(plan, || process.purge()).expect("the rest can be purged");
+        let report = with_plan(plan, || process.purge()).expect("the rest can be purged");
         assert_eq!(report, PurgeReport { locks: 2, failed: 1, ..PurgeReport::default() });
     }
 }
@@ -295,12 +295,12 @@ async fn a_purge_goes_on_past_what_it_may_not_touch() {
 /// A try in vain must not keep the lock of a dead process young.
 #[tokio::test]
 async fn who_can_not_lock_an_element_leaves_its_age() {
-    for setting in BOTH {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         let name = process.add("x").expect("nothing fails");
         assert!(process.lock(&name).expect("nothing fails"));
-        age(process.path());
+        make_stale(process.path());
         assert!(!process.lock(&name).expect("nothing fails"));
         assert_eq!(process.purge().expect("nothing fails").locks, 1);
     }
@@ -309,22 +309,22 @@ async fn who_can_not_lock_an_element_leaves_its_age() {
 /// The disk is full until somebody takes what it is full of.
 #[tokio::test]
 async fn what_can_not_be_counted_is_given_out_all_the_same() {
-    for setting in BOTH.map(|setting| Setting { counted: true, ..setting }) {
-        let folder = folder();
-        let process = Process::start(&folder.path().join("queue"), setting);
+    for config in BOTH_KINDS.map(|config| Config { counted: true, ..config }) {
+        let temp_dir = temp_dir();
+        let process = Process::start(&temp_dir.path().join("queue"), config);
         process.add("x").expect("nothing fails");
         let full = |what: &'static str| match what {
-            "symlink" => Fate::Refused(Errno::NOSPC),
-            _ => Fate::Made,
+            "symlink" => Fault::Fail(Errno::NOSPC),
+            _ => Fault::None,
         };
-        either!(&process, queue => with(full, || {
-            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
+        either!(&process, queue => with_plan(full, || {
+            let job = in_place(queue.locked().next()).expect("it is there").expect("it can be read");
             assert_eq!(job.attempts(), 1);
             // That it failed is not to be remembered either, and it is unlocked.
-            let failed = now(job.retry_in(Duration::from_secs(3600)));
+            let failed = in_place(job.retry_in(Duration::from_secs(3600)));
             assert!(matches!(failed, Err(Error::Io { operation: "write", .. })), "{failed:?}");
-            let job = now(queue.locked().next()).expect("it is there").expect("it can be read");
-            now(job.ack()).expect("it is locked");
+            let job = in_place(queue.locked().next()).expect("it is there").expect("it can be read");
+            in_place(job.ack()).expect("it is locked");
         }));
         assert_eq!(process.names(), []);
     }
@@ -335,20 +335,20 @@ async fn what_can_not_be_counted_is_given_out_all_the_same() {
 fn who_counts_a_directory_holds_up_nobody_who_asks() {
     use std::sync::mpsc::channel;
 
-    let folder = folder();
-    let path = folder.path().join("queue");
+    let temp_dir = temp_dir();
+    let path = temp_dir.path().join("queue");
     let Process::Normal(queue) = Process::start(&path, NORMAL) else { unreachable!() };
-    let ((counts, is_counting), (go_on, goes_on)) = (channel(), channel::<()>());
+    let ((counts, is_counting), (resume, resumed)) = (channel(), channel::<()>());
     let slow = move |what: &'static str| {
         if what == "list" {
             let _ = counts.send(());
-            let _ = goes_on.recv();
+            let _ = resumed.recv();
         }
-        Fate::Made
+        Fault::None
     };
     let adder = {
         let queue = queue.clone();
-        std::thread::spawn(move || with(slow, || now(queue.add(element("x"))).map(drop)))
+        std::thread::spawn(move || with_plan(slow, || in_place(queue.add(element("x"))).map(drop)))
     };
     is_counting.recv().expect("it counts");
     let (asked, answer) = channel();
@@ -360,7 +360,7 @@ fn who_counts_a_directory_holds_up_nobody_who_asks() {
         });
     });
     let answered = answer.recv_timeout(Duration::from_secs(5));
-    drop(go_on);
+    drop(resume);
     adder.join().expect("it does not panic").expect("nothing fails");
     asker.join().expect("it does not panic");
     answered.expect("it waits for who counts");

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn all_calls_to_the_file_system_go_by_one_door() {
-    let rooms = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dirq");
+    let source_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dirq");
     let is_code = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
     let mut seen = 0;
-    for path in tree(&rooms).into_iter().filter(is_code) {
-        let inside = path.strip_prefix(&rooms).expect("it is below");
+    for path in tree(&source_dir).into_iter().filter(is_code) {
+        let inside = path.strip_prefix(&source_dir).expect("it is below");
         if inside.starts_with("fault_injection") || inside.starts_with("fault_injection.rs") {
             continue;
         }
@@ -19,13 +19,17 @@ fn all_calls_to_the_file_system_go_by_one_door() {
         let is_comment = |line: &&str| line.trim().starts_with("//");
         let code: Vec<_> = code.lines().filter(|line| !is_comment(line)).collect();
         let code = code.join("\n");
-        let behind = inside.starts_with("fs") || inside.starts_with("fs.rs");
-        let ways: &[&str] = match behind {
+        let is_fs_module = inside.starts_with("fs") || inside.starts_with("fs.rs");
+        let forbidden_paths: &[&str] = match is_fs_module {
             true => &["std::fs", "tokio::fs"],
             false => &["std::fs", "tokio::fs", "rustix::fs", " nix::", "File::", "libc"],
         };
-        for way in ways {
-            assert!(!code.contains(way), "{} has a door of its own: {way}", inside.display());
+        for forbidden in forbidden_paths {
+            assert!(
+                !code.contains(forbidden),
+                "{} has a door of its own: {forbidden}",
+                inside.display()
+            );
         }
     }
     assert!(seen > 30, "{seen} files are too few to be all");

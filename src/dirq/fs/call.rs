@@ -3,18 +3,18 @@
 
 use rustix::io::{Errno, Result};
 
-/// Makes a call to the kernel, which `what` names to tests.
+/// Makes a call to the kernel, which `name` names to tests.
 #[inline]
-pub(super) fn call<T>(what: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn call<T>(name: &'static str, make: impl FnOnce() -> Result<T>) -> Result<T> {
     #[cfg(test)]
-    let made = super::faults::meet(what, make);
+    let made = super::faults::inject(name, make);
     #[cfg(not(test))]
     let made = {
-        let _ = what;
+        let _ = name;
         make()
     };
     made.map_err(|error| match error {
-        // On a network: what was open here is gone there.
+        // On a network: name was open here is gone there.
         Errno::STALE => Errno::NOENT,
         error => error,
     })

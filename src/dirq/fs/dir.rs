@@ -24,7 +24,7 @@ use super::{
     call::call,
     file::{NewFile, read_all, write_all},
     make_dir::make_dir_at,
-    stat::id,
+    stat::file_id,
 };
 
 /// An open directory.
@@ -54,7 +54,7 @@ impl Dir {
     }
 
     /// Opens a directory in this one.
-    pub(in crate::dirq) fn enter(&self, name: &CStr, opened_for: OpenFor) -> Result<Self> {
+    pub(in crate::dirq) fn open_subdir(&self, name: &CStr, opened_for: OpenFor) -> Result<Self> {
         let flags = match opened_for {
             OpenFor::Traversal => TRAVERSE,
             OpenFor::Listing => LIST,
@@ -151,20 +151,20 @@ impl Dir {
 
     /// Which directory it is.
     pub(in crate::dirq) fn id(&self) -> Result<(u64, u64)> {
-        Ok(id(&call("stat", || fstat(&self.fd))?))
+        Ok(file_id(&call("stat", || fstat(&self.fd))?))
     }
 
     /// When it was made, where the file system tells that: it tells it from another that got its number.
     #[cfg(target_os = "linux")]
-    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+    pub(in crate::dirq) fn birth_time(&self) -> Option<(i64, u32)> {
         let stat = || statx(&self.fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
         let stat = call("stat", stat).ok()?;
-        let is_told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-        is_told.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+        let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        is_known.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(in crate::dirq) fn birth(&self) -> Option<(i64, u32)> {
+    pub(in crate::dirq) fn birth_time(&self) -> Option<(i64, u32)> {
         None
     }
 
@@ -179,7 +179,7 @@ impl Dir {
             }
         };
         call("list", || {
-            each_name(fd, |name, file_type| {
+            for_each_name(fd, |name, file_type| {
                 if ![c".", c".."].contains(&name) {
                     visit(name, file_type);
                 }
@@ -200,7 +200,7 @@ impl Dir {
 }
 
 #[cfg(target_os = "linux")]
-fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     // What is listed is often a thousand names and more, of 32 bytes each.
     let mut buffer: Vec<u8> = Vec::with_capacity(64 * 1024);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
@@ -212,7 +212,7 @@ fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Resu
 }
 
 #[cfg(not(target_os = "linux"))]
-fn each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
+fn for_each_name(fd: BorrowedFd<'_>, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     for entry in rustix::fs::Dir::read_from(fd)? {
         let entry = entry?;
         visit(entry.file_name(), entry.file_type());

@@ -7,7 +7,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::{call::call, dir::Dir, stat::id};
+use super::{call::call, dir::Dir, stat::file_id};
 
 /// Moves the file `from` of one directory to the name `to` in another; `EEXIST` where that is taken.
 ///
@@ -37,7 +37,7 @@ fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) ->
     match call("link", || linkat(&from_dir, from, to_dir, to, AtFlags::empty())) {
         Ok(()) => {}
         // Over NFS, an answer may be lost and the request sent again: then it is our own link that is in the way.
-        Err(Errno::EXIST) if is_same(&from_dir, from, to_dir, to) => {}
+        Err(Errno::EXIST) if is_same_file(&from_dir, from, to_dir, to) => {}
         Err(error) => return Err(error),
     }
     match call("unlink", || unlinkat(&from_dir, from, AtFlags::empty())) {
@@ -47,9 +47,9 @@ fn link_and_unlink(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) ->
     }
 }
 
-fn is_same(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> bool {
+fn is_same_file(from_dir: impl AsFd, from: &CStr, to_dir: &Dir, to: &CStr) -> bool {
     let from = call("stat", || statat(&from_dir, from, AtFlags::SYMLINK_NOFOLLOW));
-    matches!((from, to_dir.stat(to)), (Ok(from), Ok(to)) if id(&from) == id(&to))
+    matches!((from, to_dir.stat(to)), (Ok(from), Ok(to)) if file_id(&from) == file_id(&to))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub(in crate::dirq) fn is_directory(stat: &Stat) -> bool {
 /// Device and inode.
 // The fields' types differ between systems.
 #[allow(clippy::unnecessary_cast)]
-pub(in crate::dirq) fn id(stat: &Stat) -> (u64, u64) {
+pub(in crate::dirq) fn file_id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev as u64, stat.st_ino as u64)
 }
 

@@ -12,18 +12,18 @@ use crate::dirq::{
     Element, Error, Name,
     blocking::Work,
     file_name::FileName,
-    fs::{Dir, Mode, NewFile, OpenFor, id, is_for_want_of_files},
+    fs::{Dir, Mode, NewFile, OpenFor, file_id, is_out_of_file_descriptors},
     group::{AddInGroups, Group},
     retry_budget::RetryBudget,
-    root::{Opener, Root, Written},
+    root::{Opener, Root, Unpublished},
 };
 
 impl Normal {
     /// How long it takes to add an element of so many bytes.
-    pub(super) fn length_of_add(&self, len: usize) -> Work {
+    pub(super) fn work_for_add(&self, len: usize) -> Work {
         // To count a directory is as long as it is full.
-        match self.rotation.has_room() {
-            true => Work::of_add(&self.root, len),
+        match self.rotation.has_allowance() {
+            true => Work::for_add(&self.root, len),
             false => Work::Long,
         }
     }
@@ -44,7 +44,7 @@ impl Normal {
         let encoded: Vec<_> = elements.into_iter().map(encode).collect::<Result<_, _>>()?;
         let mut dirs = AddDirs::new(&self.root);
         let write = |files| self.write(&mut dirs, files);
-        let most = most_files(&encoded);
+        let most = max_open_files(&encoded);
         let written = self.root.write_each(&encoded, most, write).collect::<Result<Vec<_>, _>>()?;
         let publish = |(temp, files)| self.publish(&mut dirs, temp, files);
         self.root.finish_adds(written.into_iter().zip(&encoded).map(publish))
@@ -107,14 +107,14 @@ impl Normal {
                 Err(Errno::NOENT) => match temp.parent.stat(temp.name.c_str()) {
                     // It is the directory for new elements that is gone.
                     Ok(_) => {
-                        self.rotation.forget();
+                        self.rotation.reset();
                         *dirs = AddDirs::new(&self.root);
                     }
                     // Over NFS, an answer may be lost and the request sent again: then it is where it was to go.
                     Err(_)
                         if dir
                             .stat(element.c_str())
-                            .is_ok_and(|stat| temp.id == Some(id(&stat))) =>
+                            .is_ok_and(|stat| temp.id == Some(file_id(&stat))) =>
                     {
                         temp.published = true;
                         return Ok(name);
@@ -146,7 +146,7 @@ impl Normal {
                 dirs.current = Some((directory, dir.clone()));
                 return Ok((directory, dir));
             }
-            self.rotation.forget();
+            self.rotation.reset();
             *dirs = AddDirs::new(&self.root);
             retries.spend(|| self.root.path().to_owned())?;
         }
@@ -157,13 +157,13 @@ impl AddInGroups for Normal {
     type Item = Files;
 
     fn group(&self) -> &Group<Files> {
-        &self.synced
+        &self.sync_group
     }
 
     fn add_each(&self, elements: Vec<Files>) -> Vec<Result<Name, Error>> {
         let mut dirs = AddDirs::new(&self.root);
         let write = |files: &Files| self.write(&mut dirs, files);
-        let most = most_files(&elements);
+        let most = max_open_files(&elements);
         let written: Vec<_> = self.root.write_each(&elements, most, write).collect();
         let publish = |(temp, files): (Result<_, _>, &Files)| self.publish(&mut dirs, temp?, files);
         self.root.finish_each(written.into_iter().zip(&elements).map(publish))
@@ -183,9 +183,9 @@ pub(super) fn len_of(element: &Element) -> usize {
 }
 
 /// How many files are open until an element of these is synced: those of its fields, and its directory.
-fn most_files(elements: &[Files]) -> usize {
+fn max_open_files(elements: &[Files]) -> usize {
     let most = elements.iter().map(|files| files.len() + 1).max();
-    most.unwrap_or(1).min(Root::OPEN_AT_ONCE)
+    most.unwrap_or(1).min(Root::MAX_OPEN_FILES)
 }
 
 /// The directories through which new elements come in, opened once for all of a call.
@@ -219,7 +219,7 @@ impl TempElement {
         umask: Option<Mode>,
         sync: bool,
     ) -> Result<(), (Errno, PathBuf)> {
-        let element = self.parent.enter(self.name.c_str(), OpenFor::Traversal);
+        let element = self.parent.open_subdir(self.name.c_str(), OpenFor::Traversal);
         let element = element.map_err(|error| (error, self.parent.path_of(self.name.c_str())))?;
         self.id = Some(element.id().map_err(|error| (error, element.path().to_owned()))?);
         let mut open = Vec::new();
@@ -227,12 +227,12 @@ impl TempElement {
             let file =
                 CString::new(field.as_str()).expect("a field's name is of letters and digits");
             let create = || element.create(&file, data, umask, sync);
-            if open.len() + 1 == Root::OPEN_AT_ONCE {
+            if open.len() + 1 == Root::MAX_OPEN_FILES {
                 sync_all(&element, &mut open)?;
             }
             let created = match create() {
                 // Once those are synced, they are closed.
-                Err(error) if is_for_want_of_files(error) && !open.is_empty() => {
+                Err(error) if is_out_of_file_descriptors(error) && !open.is_empty() => {
                     sync_all(&element, &mut open)?;
                     create()
                 }
@@ -246,7 +246,7 @@ impl TempElement {
     }
 }
 
-impl Written for TempElement {
+impl Unpublished for TempElement {
     fn sync(&mut self) -> Result<(), Error> {
         let Some((element, mut files)) = self.open.take() else { return Ok(()) };
         sync_all(&element, &mut files).map_err(|(error, path)| Error::io("write", path, error))?;

@@ -26,7 +26,7 @@ pub struct Normal {
     pub(super) schema: Option<Schema>,
     pub(super) rotation: Rotation,
     /// Adds that are synced.
-    pub(super) synced: Group<Files>,
+    pub(super) sync_group: Group<Files>,
 }
 
 /// The files of an element, by the names of its fields.
@@ -42,14 +42,14 @@ impl Normal {
     }
 
     /// The directory of an element, and the one it is in; none where it is gone.
-    pub(super) fn enter(
+    pub(super) fn open_element(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         opened_for: OpenFor,
     ) -> Result<Option<OpenElement>, Error> {
         let Some(parent) = opener.open(name.directory)? else { return Ok(None) };
-        match parent.enter(FileName::element(name.element).c_str(), opened_for) {
+        match parent.open_subdir(FileName::element(name.element).c_str(), opened_for) {
             Ok(element) => Ok(Some(OpenElement { parent, dir: element })),
             Err(Errno::NOENT) => Ok(None),
             // A file or a link, which is never followed.

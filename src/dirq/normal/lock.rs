@@ -20,7 +20,7 @@ impl Normal {
         name: &Name,
         opened_for: OpenFor,
     ) -> Result<Option<OpenElement>, Error> {
-        let Some(found) = self.enter(opener, name, opened_for)? else { return Ok(None) };
+        let Some(found) = self.open_element(opener, name, opened_for)? else { return Ok(None) };
         let OpenElement { parent, dir: element } = &found;
         // To make a directory is one step that fails where there is one: of all that try, one gets the lock.
         match element.mkdir(LOCKED, self.root.umask) {
@@ -62,10 +62,11 @@ impl Normal {
     }
 
     /// The directory of an element that is locked.
-    pub(super) fn enter_locked(&self, name: &Name) -> Result<Dir, Error> {
+    pub(super) fn open_locked(&self, name: &Name) -> Result<Dir, Error> {
         let not_locked = || Error::NotLocked { path: self.root.path_of(name) };
-        let found =
-            self.enter(&self.root.opener(), name, OpenFor::Traversal)?.ok_or_else(not_locked)?;
+        let found = self
+            .open_element(&self.root.opener(), name, OpenFor::Traversal)?
+            .ok_or_else(not_locked)?;
         match found.dir.stat(LOCKED) {
             Ok(_) => Ok(found.dir),
             Err(Errno::NOENT) => Err(not_locked()),
@@ -81,14 +82,14 @@ impl Normal {
         limit: u64,
     ) -> Result<Element, Error> {
         // What may be read in place, or ahead, is so much of all fields.
-        let of_all = limit < self.root.max_size;
-        let mut left = limit;
+        let limits_whole_element = limit < self.root.max_size;
+        let mut remaining = limit;
         schema.decode(element.path(), |field| {
             let file = CString::new(field).expect("a field's name is of letters and digits");
-            match element.read(&file, left) {
+            match element.read(&file, remaining) {
                 Ok(data) => {
-                    if of_all {
-                        left -= data.len() as u64;
+                    if limits_whole_element {
+                        remaining -= data.len() as u64;
                     }
                     Ok(Some(data))
                 }

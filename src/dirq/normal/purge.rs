@@ -103,10 +103,10 @@ fn purge_lock(dir: &Dir, element: &CStr, cutoff: i128) -> Result<bool, Errno> {
     if !is_older(&dir.stat(element)?, cutoff) {
         return Ok(false);
     }
-    let entered = dir.enter(element, OpenFor::Traversal)?;
+    let element_dir = dir.open_subdir(element, OpenFor::Traversal)?;
     // The lock before the age: one that was taken since has made the element young. The other way round, the lock that
     // is found may be newer than the age that was seen.
-    match entered.stat(LOCKED) {
+    match element_dir.stat(LOCKED) {
         Ok(_) => {}
         Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(error),
@@ -114,5 +114,5 @@ fn purge_lock(dir: &Dir, element: &CStr, cutoff: i128) -> Result<bool, Errno> {
     if !is_older(&dir.stat(element)?, cutoff) {
         return Ok(false);
     }
-    entered.rmdir(LOCKED).map(|()| true)
+    element_dir.rmdir(LOCKED).map(|()| true)
 }

@@ -11,14 +11,14 @@ use super::layout::{LOCKED, Normal, OBSOLETE, OpenElement};
 use crate::dirq::{
     Error, Name,
     file_name::FileName,
-    fs::{Dir, FileType, OpenFor, is_directory, is_for_want_of_files},
+    fs::{Dir, FileType, OpenFor, is_directory, is_out_of_file_descriptors},
     retry_budget::RetryBudget,
     root::Opener,
     schema::is_field_name,
 };
 
 impl Normal {
-    /// Removes an element that is locked and was entered to be listed.
+    /// Removes an element that is locked and was element_dir to be listed.
     pub(super) fn remove_locked<'a>(
         &'a self,
         opener: &mut Opener<'a>,
@@ -67,10 +67,10 @@ impl Normal {
 
 /// Removes the directory of an element that died on its way, with all files in it.
 pub(super) fn remove_element_dir(parent: &Dir, name: &CStr) -> Result<(), Errno> {
-    let element = match parent.enter(name, OpenFor::Listing) {
+    let element = match parent.open_subdir(name, OpenFor::Listing) {
         Ok(element) => element,
         // It may be empty.
-        Err(error) if is_for_want_of_files(error) => return parent.rmdir(name),
+        Err(error) if is_out_of_file_descriptors(error) => return parent.rmdir(name),
         Err(error) => return Err(error),
     };
     let found = Contents::of(&element)?;

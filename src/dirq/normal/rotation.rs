@@ -24,7 +24,7 @@ pub(super) struct Rotation {
 struct Current {
     directory: u32,
     /// How many elements go to it before they are counted anew.
-    left: u64,
+    allowance: u64,
     /// Of the look at the queue at which there was no next directory.
     generation: Option<u64>,
 }
@@ -32,7 +32,7 @@ struct Current {
 impl Rotation {
     /// A writer fills this part of a directory before it counts anew. Each of many writers may so add this much
     /// too much.
-    const PART: u64 = 8;
+    const ALLOWANCE_DIVISOR: u64 = 8;
 
     pub(super) fn new(max_elements: u32) -> Self {
         Self { max_elements: max_elements.into(), current: Mutex::new(None) }
@@ -42,36 +42,39 @@ impl Rotation {
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
         // Held while it counts: all who wait need what it finds.
         let mut current = self.current();
-        let known = current.take().filter(|known| known.left > 0 && !known.has_next(root, opener));
+        let known =
+            current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
         let mut next = match known {
             Some(known) => known,
-            None => self.find(root)?,
+            None => self.find_directory(root)?,
         };
-        next.left -= 1;
+        next.allowance -= 1;
         next.generation = opener.generation();
         Ok(current.insert(next).directory)
     }
 
     /// Looks anew at the next call, as a purge took the directory.
-    pub(super) fn forget(&self) {
+    pub(super) fn reset(&self) {
         *self.current() = None;
     }
 
     /// Whether one more element needs no count of those that are there. It never waits.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_allowance(&self) -> bool {
         // Who counts holds it for as long as a disk is slow.
         self.current
             .try_lock()
-            .is_ok_and(|current| current.as_ref().is_some_and(|current| current.left > 0))
+            .is_ok_and(|current| current.as_ref().is_some_and(|current| current.allowance > 0))
     }
 
-    fn find(&self, root: &Root) -> Result<Current, Error> {
+    fn find_directory(&self, root: &Root) -> Result<Current, Error> {
         let last = root.directories()?.last().copied();
         if let Some(directory) = last {
             let count = root.count_in(directory, FileType::Directory)?;
             if count < self.max_elements {
-                let left = (self.max_elements - count).min(self.max_elements / Self::PART).max(1);
-                return Ok(Current { directory, left, generation: None });
+                let allowance = (self.max_elements - count)
+                    .min(self.max_elements / Self::ALLOWANCE_DIVISOR)
+                    .max(1);
+                return Ok(Current { directory, allowance, generation: None });
             }
         }
         let mut retries = RetryBudget::of("add to");
@@ -80,17 +83,21 @@ impl Rotation {
             root.make(directory)?;
             match root.open(directory) {
                 Ok(_) => break,
-                // Something else has its name, and is to be left alone.
+                // Something else has its name, and is to be allowance alone.
                 Err(Error::Foreign { .. }) => directory = directory.saturating_add(1),
                 Err(error) => return Err(error),
             }
             retries.spend(|| root.path().to_owned())?;
         }
-        Ok(Current { directory, left: (self.max_elements / Self::PART).max(1), generation: None })
+        Ok(Current {
+            directory,
+            allowance: (self.max_elements / Self::ALLOWANCE_DIVISOR).max(1),
+            generation: None,
+        })
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // What a panic left is none, or was counted: both are right.
+        // What a panic allowance is none, or was counted: both are right.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

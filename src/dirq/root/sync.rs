@@ -1,5 +1,5 @@
 //! How new elements survive a crash of the machine, where that is wanted: they do, if their names do, and those of all
-//! directories on the way to them.
+//! directories on the path_dirs to them.
 
 use std::{
     iter,
@@ -12,28 +12,28 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{Root, Synced};
+use super::{Root, SyncedDirs};
 use crate::dirq::{
     Error, Name,
     fs::{Dir, OpenFor},
 };
 
-/// What is written and is no element yet. Dropped as such, it leaves nothing behind.
-pub(in crate::dirq) trait Written: Send {
+/// What is written and is no element yet. Dropped as such, it leaves nothing after_adding.
+pub(in crate::dirq) trait Unpublished: Send {
     /// Lets it survive a crash of the machine.
     fn sync(&mut self) -> Result<(), Error>;
 }
 
 impl Root {
     /// How many files are written and open before they are synced.
-    pub(in crate::dirq) const OPEN_AT_ONCE: usize = 64;
+    pub(in crate::dirq) const MAX_OPEN_FILES: usize = 64;
 
     /// How many files are synced at once: a disk that waits for one takes others along.
-    const SYNCED_AT_ONCE: usize = 4;
+    const SYNC_THREADS: usize = 4;
 
     /// Writes each of `items`, of so many files, and syncs what is written where that is wanted. What failed is told at
     /// its place.
-    pub(in crate::dirq) fn write_each<T: Copy, W: Written>(
+    pub(in crate::dirq) fn write_each<T: Copy, W: Unpublished>(
         &self,
         items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
         files: usize,
@@ -42,7 +42,7 @@ impl Root {
         let (mut items, sync) = (items.into_iter().peekable(), self.sync);
         let next = move || {
             let open = match sync {
-                true => OpenFiles::take(files, (items.len() * files).min(Self::OPEN_AT_ONCE)),
+                true => OpenFiles::take(files, (items.len() * files).min(Self::MAX_OPEN_FILES)),
                 false => OpenFiles(0),
             };
             let at_once = (open.0 / files).max(1);
@@ -52,7 +52,9 @@ impl Root {
             {
                 match write(item) {
                     // Once those are synced, they are closed.
-                    Err(error) if error.is_for_want_of_files() && !written.is_empty() => break,
+                    Err(error) if error.is_out_of_file_descriptors() && !written.is_empty() => {
+                        break;
+                    }
                     done => written.push(done),
                 }
                 items.next();
@@ -67,8 +69,8 @@ impl Root {
 
     /// The last step of an add. Where it fails, the element is there: so its name comes with the error.
     pub(in crate::dirq) fn finish_add(&self, name: Name) -> Result<Name, Error> {
-        self.counts.added(1);
-        self.sync_names(&[name]).map_err(|error| error.behind(vec![name]))?;
+        self.metrics.added(1);
+        self.sync_names(&[name]).map_err(|error| error.after_adding(vec![name]))?;
         Ok(name)
     }
 
@@ -88,11 +90,11 @@ impl Root {
                 }
             }
         }
-        self.counts.added(names.len());
+        self.metrics.added(names.len());
         // What is told of those that are there goes first: the next try tells again why no other could follow.
         match self.sync_names(&names).err().or(failed) {
             None => Ok(names),
-            Some(error) => Err(error.behind(names)),
+            Some(error) => Err(error.after_adding(names)),
         }
     }
 
@@ -103,11 +105,11 @@ impl Root {
     ) -> Vec<Result<Name, Error>> {
         let mut adds: Vec<_> = adds.collect();
         let names: Vec<_> = adds.iter().filter_map(|add| add.as_ref().ok().copied()).collect();
-        self.counts.added(names.len());
+        self.metrics.added(names.len());
         if let Err(error) = self.sync_names(&names) {
             for add in &mut adds {
                 if let Ok(name) = add {
-                    *add = Err(error.again().behind(vec![*name]));
+                    *add = Err(error.duplicate().after_adding(vec![*name]));
                 }
             }
         }
@@ -125,45 +127,46 @@ impl Root {
         for directory in directories {
             if let Some(dir) = self.open(directory)? {
                 dir.sync().map_err(Error::on("sync", || dir.path()))?;
-                self.sync_way_to(directory, &dir)?;
+                self.sync_path_to(directory, &dir)?;
             }
         }
         Ok(())
     }
 
     /// The same for the names of the directories above: whoever made them may not have cared.
-    fn sync_way_to(&self, directory: u32, dir: &Dir) -> Result<(), Error> {
+    fn sync_path_to(&self, directory: u32, dir: &Dir) -> Result<(), Error> {
         let Some(root) = self.open_root()? else { return Ok(()) };
         let made = |dir: &Dir| {
             let id = dir.id().map_err(Error::on("sync", || dir.path()))?;
-            Ok((id, dir.birth()))
+            Ok((id, dir.birth_time()))
         };
-        let way = Synced { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
-        let (same_root, same) = {
+        let path_dirs =
+            SyncedDirs { root: Some(made(&root)?), directory: Some((directory, made(dir)?)) };
+        let (is_root_synced, same) = {
             let synced = self.synced();
-            (synced.root == way.root, *synced == way)
+            (synced.root == path_dirs.root, *synced == path_dirs)
         };
         if !same {
             root.sync().map_err(Error::on("sync", || &self.path))?;
         }
-        if !same_root {
-            sync_above(&root).map_err(Error::on("sync what is above", || &self.path))?;
+        if !is_root_synced {
+            sync_ancestors(&root).map_err(Error::on("sync what is above", || &self.path))?;
         }
-        *self.synced() = way;
+        *self.synced() = path_dirs;
         Ok(())
     }
 
-    fn synced(&self) -> MutexGuard<'_, Synced> {
+    fn synced(&self) -> MutexGuard<'_, SyncedDirs> {
         self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Syncs what is written, several at once, and puts the error in its place where that fails.
-fn sync_each<W: Written>(written: &mut [Result<W, Error>]) {
-    let others = written.len().min(Root::SYNCED_AT_ONCE).saturating_sub(1);
+fn sync_each<W: Unpublished>(written: &mut [Result<W, Error>]) {
+    let others = written.len().min(Root::SYNC_THREADS).saturating_sub(1);
     // A plan is for the calls of one thread.
     #[cfg(test)]
-    let others = if crate::dirq::fs::faults::is_planned() { 0 } else { others };
+    let others = if crate::dirq::fs::faults::has_plan() { 0 } else { others };
     let left = Mutex::new(written.iter_mut());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let sync = || {
@@ -188,13 +191,13 @@ struct OpenFiles(usize);
 
 impl OpenFiles {
     /// A quarter of what a process may have open on most systems.
-    const ALL: usize = 256;
+    const MAX: usize = 256;
 
     /// So many as are wanted, or as there are; but as many as one needs at least.
     fn take(needed: usize, wanted: usize) -> Self {
         let mut taken = 0;
         let take = |all: usize| {
-            taken = Self::ALL.saturating_sub(all).min(wanted).max(needed);
+            taken = Self::MAX.saturating_sub(all).min(wanted).max(needed);
             Some(all + taken)
         };
         let _ = OPEN_FILES.fetch_update(Relaxed, Relaxed, take);
@@ -211,10 +214,10 @@ impl Drop for OpenFiles {
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets the name of a directory, and of those above it, survive a crash of the machine, up to that of its file system.
-fn sync_above(dir: &Dir) -> Result<(), Errno> {
+fn sync_ancestors(dir: &Dir) -> Result<(), Errno> {
     let mut below = dir.id()?;
     // Not by the path, in which there may be links.
-    let mut above = dir.enter(c"..", OpenFor::Listing);
+    let mut above = dir.open_subdir(c"..", OpenFor::Listing);
     loop {
         let dir = match above {
             Ok(dir) => dir,
@@ -228,6 +231,6 @@ fn sync_above(dir: &Dir) -> Result<(), Errno> {
         }
         dir.sync()?;
         below = id;
-        above = dir.enter(c"..", OpenFor::Listing);
+        above = dir.open_subdir(c"..", OpenFor::Listing);
     }
 }

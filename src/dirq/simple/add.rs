@@ -17,7 +17,7 @@ use crate::dirq::{
     group::{AddInGroups, Group},
     name_generator::seconds,
     retry_budget::RetryBudget,
-    root::Written,
+    root::Unpublished,
 };
 
 impl Simple {
@@ -176,7 +176,7 @@ impl AddInGroups for Simple {
     type Item = Vec<u8>;
 
     fn group(&self) -> &Group<Vec<u8>> {
-        &self.synced
+        &self.sync_group
     }
 
     fn add_each(&self, bodies: Vec<Vec<u8>>) -> Vec<Result<Name, Error>> {
@@ -189,7 +189,7 @@ impl AddInGroups for Simple {
     }
 }
 
-impl Written for TempFile {
+impl Unpublished for TempFile {
     fn sync(&mut self) -> Result<(), Error> {
         let (Some(file), Some(name)) = (self.open.take(), &self.name) else { return Ok(()) };
         file.sync().map_err(Error::on("write", || self.target.dir.path_of(name.c_str())))

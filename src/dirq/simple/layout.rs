@@ -21,7 +21,7 @@ pub struct Simple {
     /// For how many seconds new elements go to the same directory.
     pub(super) granularity: u32,
     /// Adds that are synced.
-    pub(super) synced: Group<Vec<u8>>,
+    pub(super) sync_group: Group<Vec<u8>>,
 }
 
 /// What a file beside an element is, by its suffix.

@@ -16,12 +16,12 @@ use crate::dirq::{
 impl Simple {
     /// Locks an element, and looks at it through its lock; none where somebody else was quicker. Returns its
     /// directory, too.
-    pub(super) fn lock_and<T>(
+    pub(super) fn lock_and_inspect<T>(
         &self,
         opener: &Opener<'_>,
         name: &Name,
         limit: u64,
-        look: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
+        inspect: impl FnOnce(&Dir, &CStr) -> Result<T, Errno>,
     ) -> Result<Option<(Arc<Dir>, T)>, Error> {
         let Some(dir) = opener.open(name.directory)? else { return Ok(None) };
         let (element, lock) = (FileName::element(name.element), FileName::lock(name.element));
@@ -45,7 +45,7 @@ impl Simple {
             Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed(error)),
         }
-        match look(&dir, lock.c_str()) {
+        match inspect(&dir, lock.c_str()) {
             Ok(seen) => Ok(Some((dir, seen))),
             // The next one to lock it may have done so already.
             Err(Errno::NOENT) => Ok(None),
@@ -64,7 +64,7 @@ impl Simple {
         name: &Name,
         limit: u64,
     ) -> Result<Option<(Arc<Dir>, Bytes)>, Error> {
-        self.lock_and(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
+        self.lock_and_inspect(opener, name, limit, |dir, lock| Ok(dir.read(lock, limit)?.into()))
     }
 
     /// What an element holds, by its own name or that of its lock; none where that is gone.

@@ -38,7 +38,7 @@ impl Protocol for Simple {
 
     fn unlocked(&self, directory: u32) -> Result<Vec<Name>, Error> {
         // Of one list: an element that is locked meanwhile is only tried in vain, and one that is unlocked comes with
-        // the next look.
+        // the next inspect.
         let mut locked = HashSet::new();
         let mut names = self.root.elements_and(directory, FileType::RegularFile, |name| {
             if let Some((element, Companion::Lock)) = companion_of(name) {
@@ -54,11 +54,12 @@ impl Protocol for Simple {
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
-        let look = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
+        let inspect = |dir: &Dir, lock: &CStr| match dir.stat(lock)? {
             stat if is_file(&stat) => Ok(()),
             _ => Err(Errno::INVAL),
         };
-        let locked = self.lock_and(&self.root.opener(), name, self.root.max_size, look)?;
+        let locked =
+            self.lock_and_inspect(&self.root.opener(), name, self.root.max_size, inspect)?;
         Ok(locked.is_some())
     }
 

@@ -2,45 +2,45 @@
 
 /// Whether it is in vain to be awake for somebody else.
 #[derive(Default)]
-pub(super) struct Doubt {
+pub(super) struct SpinBackoff {
     /// For so many calls nobody is.
-    calls: u32,
+    calls_to_skip: u32,
     /// How often it was of late.
-    right: u32,
+    failures: u32,
     /// How often it was not, one after another.
-    wrong: u32,
+    successes: u32,
 }
 
-impl Doubt {
+impl SpinBackoff {
     /// For so many calls the first time, and for twice as many each time that follows, up to 1,024.
-    const CALLS: u32 = 8;
+    const FIRST_SKIP: u32 = 8;
     const MAX_DOUBLINGS: u32 = 7;
     /// So often wrong, it begins anew.
-    const ENOUGH: u32 = 8;
+    const RESET_AFTER: u32 = 8;
 
-    /// Counts a call; true where it is one of those for which nobody is to be awake.
-    pub(super) fn covers_call(&mut self) -> bool {
-        let covers = self.calls > 0;
-        self.calls = self.calls.saturating_sub(1);
-        covers
+    /// QueueMetrics a call; true where it is one of those for which nobody is to be awake.
+    pub(super) fn skips_call(&mut self) -> bool {
+        let skips = self.calls_to_skip > 0;
+        self.calls_to_skip = self.calls_to_skip.saturating_sub(1);
+        skips
     }
 
     /// Nobody came in time, which cost nobody any time.
-    pub(super) fn pauses(&mut self) {
-        self.calls = self.calls.max(Self::CALLS);
+    pub(super) fn worker_idled(&mut self) {
+        self.calls_to_skip = self.calls_to_skip.max(Self::FIRST_SKIP);
     }
 
     /// Somebody looked out in vain.
-    pub(super) fn was_right(&mut self) {
-        self.calls = Self::CALLS << self.right;
-        self.right = (self.right + 1).min(Self::MAX_DOUBLINGS);
-        self.wrong = 0;
+    pub(super) fn spin_failed(&mut self) {
+        self.calls_to_skip = Self::FIRST_SKIP << self.failures;
+        self.failures = (self.failures + 1).min(Self::MAX_DOUBLINGS);
+        self.successes = 0;
     }
 
-    pub(super) fn was_wrong(&mut self) {
-        self.wrong += 1;
-        if self.wrong >= Self::ENOUGH {
-            (self.right, self.wrong) = (0, 0);
+    pub(super) fn spin_succeeded(&mut self) {
+        self.successes += 1;
+        if self.successes >= Self::RESET_AFTER {
+            (self.failures, self.successes) = (0, 0);
         }
     }
 }
@@ -51,21 +51,22 @@ mod tests {
 
     #[test]
     fn doubt_grows_where_it_is_right_and_ends_where_it_is_wrong() {
-        let mut doubt = Doubt::default();
-        let calls = |doubt: &mut Doubt| (0..).take_while(|_| doubt.covers_call()).count();
-        assert_eq!(calls(&mut doubt), 0);
+        let mut backoff = SpinBackoff::default();
+        let skipped_calls =
+            |backoff: &mut SpinBackoff| (0..).take_while(|_| backoff.skips_call()).count();
+        assert_eq!(skipped_calls(&mut backoff), 0);
         for expected in [8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
             // Too few to be convinced.
-            for _ in 1..Doubt::ENOUGH {
-                doubt.was_wrong();
+            for _ in 1..SpinBackoff::RESET_AFTER {
+                backoff.spin_succeeded();
             }
-            doubt.was_right();
-            assert_eq!(calls(&mut doubt), expected);
+            backoff.spin_failed();
+            assert_eq!(skipped_calls(&mut backoff), expected);
         }
-        for _ in 0..Doubt::ENOUGH {
-            doubt.was_wrong();
+        for _ in 0..SpinBackoff::RESET_AFTER {
+            backoff.spin_succeeded();
         }
-        doubt.was_right();
-        assert_eq!(calls(&mut doubt), 8);
+        backoff.spin_failed();
+        assert_eq!(skipped_calls(&mut backoff), 8);
     }
 }

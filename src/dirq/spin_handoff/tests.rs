@@ -1,4 +1,4 @@
-//! The post is manned and left, work is handed over and taken back, and nobody waits for ever.
+//! The slot is spinning_worker and left, work is handed over and taken back, and nobody waits for ever.
 
 use std::{
     future::Future,
@@ -13,31 +13,32 @@ use tokio::{runtime::Runtime, task::yield_now};
 use super::*;
 
 /// No test waits as long.
-const EVER: Duration = Duration::from_secs(3600);
+const LONG: Duration = Duration::from_secs(3600);
 
-/// One whose post is manned by a thread that takes what is handed over, so many times, and has the processor.
-fn manned(times: usize) -> (Arc<Standby>, JoinHandle<()>) {
-    let standby = Arc::<Standby>::default();
-    assert!(standby.end_work(Instant::now(), true));
+/// One whose slot is spinning_worker by a thread that takes what is handed over, so many times, and has the processor.
+fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
+    let handoff = Arc::<SpinHandoff>::default();
+    assert!(handoff.finish_work(Instant::now(), true));
     let thread = thread::spawn({
-        let standby = standby.clone();
+        let handoff = handoff.clone();
         move || {
             for _ in 0..times {
-                let mut job = standby.next_job(Instant::now() + EVER).expect("it is manned");
-                job.work();
-                assert!(standby.end_work(Instant::now(), true));
-                let _ = catch_unwind(AssertUnwindSafe(|| job.tell()));
+                let mut job =
+                    handoff.next_job(Instant::now() + LONG).expect("the worker spins");
+                job.run();
+                assert!(handoff.finish_work(Instant::now(), true));
+                let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
             }
         }
     });
-    (standby, thread)
+    (handoff, thread)
 }
 
-/// One whose post is manned by nobody, as by a thread that gets no processor.
-fn deserted() -> Arc<Standby> {
-    let standby = Arc::<Standby>::default();
-    assert!(standby.end_work(Instant::now(), true));
-    standby
+/// One whose slot is spinning_worker by nobody, as by a thread that gets no processor.
+fn stalled_worker() -> Arc<SpinHandoff> {
+    let handoff = Arc::<SpinHandoff>::default();
+    assert!(handoff.finish_work(Instant::now(), true));
+    handoff
 }
 
 fn runtime() -> Runtime {
@@ -46,10 +47,10 @@ fn runtime() -> Runtime {
 
 #[test]
 fn work_is_done_by_who_stands_by() {
-    let (standby, thread) = manned(2);
+    let (handoff, thread) = spinning_worker(2);
     runtime().block_on(async {
         for _ in 0..2 {
-            let done = standby.run(false, || thread::current().id()).await;
+            let done = handoff.run(false, || thread::current().id()).await;
             assert_eq!(done.unwrap(), thread.thread().id());
         }
     });
@@ -59,59 +60,59 @@ fn work_is_done_by_who_stands_by() {
 #[test]
 fn who_has_done_work_stands_by_for_what_follows() {
     let runtime = runtime();
-    let standby = Arc::<Standby>::default();
+    let handoff = Arc::<SpinHandoff>::default();
     runtime.block_on(async {
         // On a machine that is busy it takes luck.
-        while standby.state().tickets < 3 {
+        while handoff.state().tickets < 3 {
             for short in [true, false] {
-                assert_eq!(standby.run(short, || 7).await.unwrap(), 7);
+                assert_eq!(handoff.run(short, || 7).await.unwrap(), 7);
             }
         }
     });
     drop(runtime);
-    assert!(matches!(standby.state().post, Post::Empty), "nobody stays for ever");
+    assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "nobody stays for ever");
 }
 
 #[tokio::test]
 async fn who_gets_no_processor_is_relieved_of_the_work() {
-    let standby = deserted();
-    assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
-    assert!(matches!(standby.state().post, Post::Manned));
-    assert!(!standby.is_handed.load(Acquire));
+    let handoff = stalled_worker();
+    assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
+    assert!(matches!(handoff.state().slot, WorkerSlot::Spinning));
+    assert!(!handoff.has_job.load(Acquire));
     // Nobody is asked for a while, and each time it is in vain for twice as long.
     for expected in [8, 16, 32] {
         for _ in 0..expected {
-            let tickets = standby.state().tickets;
-            assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
-            assert_eq!(standby.state().tickets, tickets);
+            let tickets = handoff.state().tickets;
+            assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
+            assert_eq!(handoff.state().tickets, tickets);
         }
-        let tickets = standby.state().tickets;
-        assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
-        assert_eq!(standby.state().tickets, tickets + 1);
+        let tickets = handoff.state().tickets;
+        assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
+        assert_eq!(handoff.state().tickets, tickets + 1);
     }
 }
 
 #[tokio::test]
 async fn who_stands_by_in_vain_leaves_and_nobody_does_for_a_while() {
-    let standby = deserted();
-    assert!(standby.next_job(Instant::now()).is_none());
-    assert!(matches!(standby.state().post, Post::Empty));
+    let handoff = stalled_worker();
+    assert!(handoff.next_job(Instant::now()).is_none());
+    assert!(matches!(handoff.state().slot, WorkerSlot::Empty));
     for _ in 0..8 {
-        assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
-        assert!(matches!(standby.state().post, Post::Empty), "its thread stands by");
+        assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
+        assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "its thread stands by");
     }
-    assert!(!standby.state().doubt.covers_call());
+    assert!(!handoff.state().backoff.skips_call());
 }
 
 #[tokio::test]
 async fn no_work_waits_behind_other_work() {
-    let standby = Arc::<Standby>::default();
+    let handoff = Arc::<SpinHandoff>::default();
     let (release, released) = mpsc::channel::<()>();
-    let mut slow = pin!(standby.run(true, move || released.recv()));
+    let mut slow = pin!(handoff.run(true, move || released.recv()));
     let waker = Waker::noop();
     assert!(slow.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     for _ in 0..100 {
-        assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
+        assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
     }
     drop(release);
     assert!(slow.await.unwrap().is_err());
@@ -119,14 +120,14 @@ async fn no_work_waits_behind_other_work() {
 
 #[test]
 fn a_panic_is_that_of_who_waits() {
-    let (standby, thread) = manned(2);
+    let (handoff, thread) = spinning_worker(2);
     let runtime = runtime();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        runtime.block_on(standby.run(false, || panic!("of the work")))
+        runtime.block_on(handoff.run(false, || panic!("of the work")))
     }));
     let panic = panicked.map(drop).expect_err("it panics");
     assert_eq!(panic.downcast_ref(), Some(&"of the work"));
-    assert_eq!(runtime.block_on(standby.run(false, || 7)).unwrap(), 7);
+    assert_eq!(runtime.block_on(handoff.run(false, || 7)).unwrap(), 7);
     thread.join().unwrap();
 }
 
@@ -141,23 +142,23 @@ impl Wake for PanickingWaker {
 #[test]
 fn who_stands_by_survives_a_waker_that_panics() {
     let runtime = runtime();
-    let standby = Arc::<Standby>::default();
+    let handoff = Arc::<SpinHandoff>::default();
     let entered = runtime.enter();
     let (release, released) = mpsc::channel::<()>();
     let waker = Waker::from(Arc::new(PanickingWaker));
-    // As one that follows others: its thread stands by before it tells.
-    let (end, ended) = oneshot::channel();
+    // As one that is_back_to_back others: its thread stands by before it tells.
+    let (sender, ended) = oneshot::channel();
     let work = move || released.recv().is_err();
-    standby.send(Box::new(Task { work: Some(work), done: None, end }), true);
+    handoff.spawn(Box::new(Task { work: Some(work), done: None, sender }), true);
     let mut ended = pin!(ended);
     assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(release);
     drop(entered);
     // It waits for its threads.
     drop(runtime);
-    let state = standby.state();
-    assert!(state.ended.is_some());
-    assert!(matches!(state.post, Post::Empty), "work may be handed to nobody");
+    let state = handoff.state();
+    assert!(state.last_finished.is_some());
+    assert!(matches!(state.slot, WorkerSlot::Empty), "work may be handed to nobody");
 }
 
 #[test]
@@ -169,11 +170,11 @@ fn what_nobody_waits_for_is_done_all_the_same() {
         }
     }
 
-    let (standby, thread) = manned(1);
+    let (handoff, thread) = spinning_worker(1);
     let (sender, dropped) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     {
-        let mut call = pin!(standby.run(false, move || {
+        let mut call = pin!(handoff.run(false, move || {
             let _ = released.recv();
             Dropped(sender)
         }));
@@ -187,14 +188,14 @@ fn what_nobody_waits_for_is_done_all_the_same() {
 
 #[test]
 fn a_runtime_ends_while_another_one_uses_its_thread() {
-    let standby = Arc::<Standby>::default();
+    let handoff = Arc::<SpinHandoff>::default();
     let (stop, stopped) = mpsc::channel::<()>();
     let other = thread::spawn({
-        let standby = standby.clone();
+        let handoff = handoff.clone();
         move || {
             runtime().block_on(async {
                 while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                    assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
+                    assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
                     yield_now().await;
                 }
             });
@@ -204,7 +205,7 @@ fn a_runtime_ends_while_another_one_uses_its_thread() {
         let runtime = runtime();
         runtime.block_on(async {
             for _ in 0..20 {
-                assert_eq!(standby.run(true, || 7).await.unwrap(), 7);
+                assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
             }
         });
         drop(runtime);
