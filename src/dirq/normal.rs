@@ -252,7 +252,7 @@ impl QueueBuilder {
     pub async fn open(self) -> Result<Queue, Error> {
         let Self { options, schema, max_elements } = self;
         if max_elements == 0 {
-            let reason = "it is at least 1".to_owned();
+            let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_elements", reason });
         }
         let path = options.path.clone();

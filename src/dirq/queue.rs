@@ -287,7 +287,8 @@ impl<P: Protocol> DirQueue<P> {
         if let Some(permit) = bound.try_reserve(count) {
             return Ok(Some(permit));
         }
-        let _count_permit = bound.count_permit.acquire().await.expect("the semaphore is never closed");
+        let _count_permit =
+            bound.count_permit.acquire().await.expect("the semaphore is never closed");
         loop {
             let counting = bound.clone();
             let reserved = run("count", Work::Long, &self.protocol, move |queue| {

@@ -21,11 +21,11 @@ impl RetryPolicy {
     pub(super) fn check(&self) -> Result<(), Error> {
         let Self { first, max, max_attempts } = self;
         if first > max {
-            let reason = format!("the first is {first:?}, longer than the longest, {max:?}");
+            let reason = format!("the first backoff {first:?} is longer than the maximum {max:?}");
             return Err(Error::InvalidOption { option: "backoff", reason });
         }
         if *max_attempts == Some(0) {
-            let reason = "it is at least 1".to_owned();
+            let reason = "must be at least 1, got 0".to_owned();
             return Err(Error::InvalidOption { option: "max_attempts", reason });
         }
         Ok(())

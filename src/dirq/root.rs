@@ -73,11 +73,11 @@ impl Options {
             retries.check()?;
         }
         if let Some(umask) = umask.filter(|&umask| umask > 0o777) {
-            let reason = format!("it is at most 0o777, and not {umask:#o}");
+            let reason = format!("must be at most 0o777, got {umask:#o}");
             return Err(Error::InvalidOption { option: "umask", reason });
         }
         if let Some(digit) = rnd_hex.filter(|&digit| digit > 15) {
-            let reason = format!("it is one hexadecimal digit, 0 to 15, and not {digit}");
+            let reason = format!("must be one hexadecimal digit (0 to 15), got {digit}");
             return Err(Error::InvalidOption { option: "rnd_hex", reason });
         }
         let rnd_hex = rnd_hex.unwrap_or_else(|| make_rng::<SmallRng>().random_range(0..16));

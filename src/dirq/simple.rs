@@ -283,7 +283,7 @@ impl QueueSimpleBuilder {
         let whole = granularity.subsec_nanos() == 0;
         let Some(granularity) = u32::try_from(granularity.as_secs()).ok().filter(|_| whole) else {
             let reason =
-                format!("it is a number of whole seconds, below 2^32, and not {granularity:?}");
+                format!("must be a whole number of seconds below 2^32, got {granularity:?}");
             return Err(Error::InvalidOption { option: "granularity", reason });
         };
         let path = options.path.clone();

@@ -384,7 +384,7 @@ fn a_text_is_no_schema() {
         assert!(refused, "{text:?}: {parsed:?}");
     }
     let twice = "body:string,body:string?".parse::<Schema>().unwrap_err();
-    assert_eq!(twice.to_string(), r#"invalid schema: the field "body" is in it twice"#);
+    assert_eq!(twice.to_string(), r#"invalid schema: field "body" occurs twice"#);
 }
 
 #[test]

@@ -23,8 +23,7 @@ fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
         let handoff = handoff.clone();
         move || {
             for _ in 0..times {
-                let mut job =
-                    handoff.next_job(Instant::now() + LONG).expect("the worker spins");
+                let mut job = handoff.next_job(Instant::now() + LONG).expect("the worker spins");
                 job.run();
                 assert!(handoff.finish_work(Instant::now(), true));
                 let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
