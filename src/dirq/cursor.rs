@@ -1,4 +1,4 @@
-//! Where a walk through queues that locks elements is: the names that are still to come, the first of all next.
+//! The position of an iteration that locks elements: the names to be tried, of one queue or several.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,26 +12,26 @@ use super::{
     root::DirId,
 };
 
-/// The names that are still to come, of each queue.
+/// The names to be tried, by queue.
 pub(super) struct Cursor(Vec<QueueCursor>);
 
-/// Those of one queue.
+/// The names of one queue that are to be tried.
 struct QueueCursor {
     id: DirId,
     names: VecDeque<Name>,
-    /// None before they are listed.
+    /// Directories that are not listed yet; `None` before they are known.
     directories: Option<VecDeque<u32>>,
-    /// What is known of those that were given out before.
+    /// Records of the queue's elements that were delivered before.
     records: HashMap<Name, Record>,
     has_records: bool,
 }
 
-/// An element of one of the queues.
+/// An element to be locked.
 pub(super) struct Candidate {
-    /// Which of the queues it is.
+    /// The index of its queue.
     pub(super) queue: usize,
     pub(super) name: Name,
-    /// Whether there may be a record of it.
+    /// Whether its queue may have a record of it.
     pub(super) has_records: bool,
 }
 
@@ -40,20 +40,20 @@ impl Cursor {
         Self(queues.iter().map(|queue| QueueCursor::new(queue.root().id(), None)).collect())
     }
 
-    /// One from which only what is given back still comes.
+    /// Returns a cursor at the end, which yields only requeued elements.
     pub(super) fn at_end<T: Send + 'static>(queues: &[Arc<dyn Protocol<Payload = T>>]) -> Self {
         let end = || Some(VecDeque::new());
         Self(queues.iter().map(|queue| QueueCursor::new(queue.root().id(), end())).collect())
     }
 
-    /// How many names come at least before something has to be listed.
+    /// Returns the minimum number of names that come before something has to be listed.
     pub(super) fn listed(&self) -> usize {
         let left = self.0.iter().filter(|source| !source.is_exhausted());
         left.map(|source| source.names.len()).min().unwrap_or(0)
     }
 
-    /// The first of all: each queue goes from one of its directories to the next, and of the elements that they are
-    /// at, the oldest comes first.
+    /// Returns the next element. Each queue is read directory by directory; of the next elements of all queues, the
+    /// oldest is returned.
     pub(super) fn next<T: Send + 'static>(
         &mut self,
         queues: &[Arc<dyn Protocol<Payload = T>>],
@@ -72,12 +72,13 @@ impl Cursor {
         Some(Ok(Candidate { queue, name, has_records: source.has_records }))
     }
 
-    /// Lets an element come anew.
+    /// Makes the element the next of its queue.
     pub(super) fn put_back(&mut self, candidate: Candidate) {
         self.0[candidate.queue].names.push_front(candidate.name);
     }
 
-    /// Lets elements come anew that were given back, and those that are by this; returns the errors between them.
+    /// Requeues elements that were unlocked, and the stale ones, which this unlocks. Returns the errors among the stale
+    /// ones.
     pub(super) fn requeue<T: Send + 'static>(
         &mut self,
         released: Vec<(DirId, Name)>,
@@ -105,11 +106,11 @@ impl QueueCursor {
         self.names.is_empty() && self.directories.as_ref().is_some_and(VecDeque::is_empty)
     }
 
-    /// Lists until a name is known, or all are over. Those that rest are left out, whether or not they are due before
-    /// the walk is there.
+    /// Lists directories until a name is known or the queue is exhausted. Elements that wait for their backoff are
+    /// omitted, even if they become due during the iteration.
     fn list<P: Protocol + ?Sized>(&mut self, queue: &Arc<P>) -> Result<(), Error> {
         if self.directories.is_none() {
-            // First: where it can't be listed, the walk ends.
+            // Set first: if the listing fails, the iteration of this queue ends.
             self.directories = Some(VecDeque::new());
             self.directories = Some(queue.root().directories()?.into());
             if let Some(records) = Records::open(queue.root())? {

@@ -1,8 +1,9 @@
-//! How an element is given out, as far as it is remembered: what comes of it decides when it comes again.
+//! The delivery of an element, as far as it is recorded: its outcome determines when the element is delivered again.
 //!
-//! 1. It is counted previous anybody has it: a job that takes its process along has been tried too.
-//! 2. One that was locked ahead, and that nobody got, was not tried: its record is as it was previous.
-//! 3. What can't be remembered, as on a disk that is full, keeps no element from who might make room there.
+//! 1. A delivery is recorded before the user has the element, so that a job that crashes its process counts.
+//! 2. A prefetched element that the user never received has not failed: its record is restored.
+//! 3. If the record cannot be written, for instance on a full disk, the element is delivered nevertheless: its worker
+//!    may free space.
 
 use std::time::Duration;
 
@@ -13,21 +14,21 @@ use super::{
     root::Root,
 };
 
-/// An element that is locked and given out.
+/// The delivery of a locked element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
-    /// How often it was given out, with this time.
+    /// Number of deliveries, including this one.
     attempts: u32,
-    /// What was current of it previous.
+    /// The record before this delivery.
     previous: Option<Record>,
-    /// Whether this time is in its record.
+    /// Whether this delivery has been recorded.
     is_counted: bool,
     is_delivered: bool,
 }
 
 impl Delivery {
-    /// Of an element that is locked; none where it rests, or is dead. It looks for a record only where one may be, or
-    /// deliveries are counted.
+    /// Begins the delivery of a locked element. Returns `None` if it waits for its backoff or is dead. Reads a record
+    /// only if one may exist, or if deliveries are counted.
     pub(super) fn begin(root: &Root, name: &Name, has_records: bool) -> Option<Self> {
         let Some(retries) = root.retries else {
             let records = has_records.then(|| Records::open(root).ok().flatten()).flatten();
@@ -45,8 +46,8 @@ impl Delivery {
         if let Some(previous) = previous
             && retries.is_exhausted(previous.attempts)
         {
-            // Its last process died over it, with the lock that a purge took. Where this fails, the next who looks
-            // finds the same.
+            // Its last worker crashed, and a purge removed the lock. If this write fails, the next process finds the
+            // same record.
             let _ = records.put(name, Record::dead(previous.attempts));
             return None;
         }
@@ -54,7 +55,7 @@ impl Delivery {
         Some(delivery)
     }
 
-    /// Of one that is dead, which this changes nothing of.
+    /// Returns the delivery of a dead letter, which changes nothing in its record.
     pub(super) fn for_dead_letter(record: Record) -> Self {
         Self {
             attempts: record.attempts,
@@ -68,20 +69,20 @@ impl Delivery {
         self.attempts
     }
 
-    /// From here on, to give it back is to have failed.
+    /// Marks the element as handed to the user. From now on, unlocking it counts as a failure.
     pub(super) fn mark_delivered(&mut self) {
         self.is_delivered = true;
     }
 
-    /// Forgets an element that was removed.
+    /// Removes the record of an element that was removed.
     pub(super) fn remove_record(&self, root: &Root, name: &Name) {
         if self.is_counted || self.previous.is_some() {
-            // What stays is the purge's.
+            // On failure the purge removes the record later.
             let _ = Records::open(root).map(|records| records.map(|records| records.remove(name)));
         }
     }
 
-    /// Remembers that it is given back, previous it is unlocked: for how long it rests is by its backoff, or by `delay`.
+    /// Records the failure before the element is unlocked. It waits for its backoff, or for `delay`.
     pub(super) fn record_unlock(
         &self,
         root: &Root,
@@ -95,7 +96,7 @@ impl Delivery {
             return Ok(());
         }
         let records = Records::open_or_make(root)?;
-        // Another has it by now, as a purge took this lock.
+        // If the record has changed, another process has the lock, because a purge removed ours.
         if records.get(name)? != current {
             return Ok(());
         }
@@ -105,7 +106,7 @@ impl Delivery {
         }
     }
 
-    /// What is to be current of it when it is back.
+    /// Returns the record of the element after it is unlocked.
     fn record_after(&self, root: &Root, name: &Name, delay: Option<Duration>) -> Option<Record> {
         let is_recorded = root.retries.is_some() || delay.is_some();
         let is_dead = self.previous.is_some_and(|previous| previous.is_dead());

@@ -1,4 +1,4 @@
-//! What the handles of one queue in this process have done, and what they tell of it to the `metrics` facade.
+//! Counters of a queue in this process, exported to the `metrics` facade.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(feature = "metrics")]
@@ -12,8 +12,8 @@ use crate::engine::metrics::{Figures, Series, Slot, Source, counter, register};
 
 #[cfg(feature = "metrics")]
 static SERIES: [Series; 2] = [
-    counter("fleeting_queue_added_total", "Elements that this process added."),
-    counter("fleeting_queue_removed_total", "Elements that this process took out."),
+    counter("fleeting_queue_added_total", "Elements added by this process."),
+    counter("fleeting_queue_removed_total", "Elements removed by this process."),
 ];
 
 #[derive(Debug, Default)]
@@ -25,6 +25,7 @@ pub(super) struct QueueMetrics {
 }
 
 impl QueueMetrics {
+    // `Relaxed`, as below: counters order no other memory.
     pub(super) fn added(&self, elements: usize) {
         self.added.fetch_add(elements as u64, Relaxed);
     }
@@ -34,7 +35,7 @@ impl QueueMetrics {
     }
 }
 
-/// Has a queue tell of itself, by its path.
+/// Registers a queue with the exporter, labelled with its path.
 #[cfg(feature = "metrics")]
 pub(super) fn register_queue(metrics: &Arc<QueueMetrics>, path: &Path) {
     let source: Weak<QueueMetrics> = Arc::downgrade(metrics);

@@ -1,16 +1,17 @@
-//! When what failed comes again, and how often: the settings, without a clock and without a file.
+//! The retry policy: when a failed element is delivered again, and how often. Pure computation, without clock and
+//! files.
 
 use std::time::Duration;
 
 use super::Error;
 
-/// When what failed comes again, and how often.
+/// Backoff and maximum number of attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetryPolicy {
-    /// After the first failure. It doubles with each.
+    /// Backoff after the first failure. It doubles after each further failure.
     pub(super) first: Duration,
     pub(super) max: Duration,
-    /// None where there is no bound.
+    /// `None` if the number is not limited.
     pub(super) max_attempts: Option<u32>,
 }
 
@@ -31,24 +32,24 @@ impl RetryPolicy {
         Ok(())
     }
 
-    /// Whether what has failed so often is dead.
+    /// Returns whether an element is dead after this number of attempts.
     pub(super) fn is_exhausted(&self, attempts: u32) -> bool {
         self.max_attempts.is_some_and(|max| attempts >= max)
     }
 
-    /// How long to wait after so many failures of an element: half to three halves of the backoff, so that what failed
-    /// together does not come again together.
+    /// Returns the backoff after `attempts` failures of an element. Jitter (half to one and a half times) prevents
+    /// elements that failed together from being delivered together.
     pub(super) fn backoff(&self, attempts: u32, element: u64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let backoff = self.first.saturating_mul(1 << doublings).min(self.max);
         let jitter = 0.5 + unit_fraction(element ^ u64::from(attempts) << 56);
-        // A backoff that overflows is never over.
+        // A backoff that overflows never ends.
         Duration::try_from_secs_f64(backoff.as_secs_f64() * jitter).unwrap_or(Duration::MAX)
     }
 }
 
-/// At shortest 0 and less than 1, differing in all digits for numbers that follow each other, as those of elements do:
-/// the last step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// Returns a number in `0..1`. Consecutive inputs, such as the numbers of elements, give unrelated results: this is the
+/// last step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 fn unit_fraction(number: u64) -> f64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,15 +1,16 @@
-//! Faults of the file system, as tests want them: at any call of this thread, by a plan.
+//! Fault injection for tests: a plan decides the outcome of each system call of the current thread.
 
 use std::{cell::RefCell, mem};
 
 use rustix::io::{Errno, Result};
 
-/// What becomes of a call.
+/// The fault to inject into a call.
 pub(crate) enum Fault {
     None,
-    /// It is not made.
+    /// The call is not made.
     Fail(Errno),
-    /// It is made, and an error told: as of a request whose answer was lost, and that was sent again.
+    /// The call is made, and an error is returned nevertheless, like a request that was repeated after its answer was
+    /// lost.
     FailAfter(Errno),
 }
 
@@ -19,8 +20,8 @@ thread_local! {
     static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
 }
 
-/// Does `work`, and asks `plan` about each call that it makes. The plan's own calls, by which it may do call_name another
-/// process does just then, are made.
+/// Runs `work`, and consults `plan` for each system call. System calls of the plan itself are made normally, so that it
+/// can act as another process at that moment.
 pub(crate) fn with_plan<R>(
     plan: impl FnMut(&'static str) -> Fault + 'static,
     work: impl FnOnce() -> R,
@@ -31,7 +32,7 @@ pub(crate) fn with_plan<R>(
     done
 }
 
-/// Whether this thread does something by a plan.
+/// Returns whether a plan is active on this thread.
 pub(crate) fn has_plan() -> bool {
     PLAN.with_borrow(Option::is_some)
 }
