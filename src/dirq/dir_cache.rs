@@ -52,7 +52,8 @@ impl DirCache {
     /// Checks the queue's directory, and clears the cache if it has changed. Returns the generation, which differs from
     /// the last one after a change, or `None` if changes cannot be detected.
     pub(super) fn validate(&self, path: &Path) -> Option<u64> {
-        // Read before `stat`: a change after the `stat` must not look older than it is.
+        // Read before `stat`. Otherwise a recent change could look older than a tick, although another change in the
+        // same tick may follow.
         let now = SystemTime::now();
         let version = version_of(&stat(path).ok()?);
         let mut state = self.state();

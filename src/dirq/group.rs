@@ -1,10 +1,10 @@
-//! Adds of several callers that are synced together: one thread makes those of all who came while it made the last, as a
-//! disk that waits for one takes others along.
+//! Group commit of synced adds: one thread executes the adds of all callers that arrived during the previous group,
+//! because a disk can sync several files at once.
 //!
-//! 1. One thread makes them, and senders where no more come. It is none of a runtime's, as others than its callers wait for
-//!    it. Who is told of an add has it on disk.
-//! 2. To leader is a value, which senders with its thread, however that senders.
-//! 3. Who is dropped before its add was begun has added nothing.
+//! 1. One thread per queue executes the adds, and ends when no more arrive. It does not belong to a runtime, because
+//!    callers on other runtimes wait for it too. A caller gets its result when the element is on disk.
+//! 2. Leadership is a value that is released when its thread ends, even by a panic.
+//! 3. An add that is dropped before it begins adds nothing.
 
 #[cfg(test)]
 mod tests;
@@ -22,21 +22,21 @@ use tokio::sync::oneshot::{self, Sender};
 
 use super::{Error, Name, blocking::Work, bound::CapacityPermit, protocol::Protocol, root::Root};
 
-/// How many adds are made together.
+/// Maximum number of adds in a group.
 const MAX_GROUP: usize = 64;
 
-/// A queue whose adds are made in groups.
+/// A queue that executes synced adds in groups.
 pub(super) trait AddInGroups: Protocol {
-    /// What is added.
+    /// The content of an element.
     type Item: Send + 'static;
 
     fn group(&self) -> &Group<Self::Item>;
 
-    /// Adds each of them, and has an answer for each.
+    /// Adds each of the items, and returns one result per item.
     fn add_each(&self, items: Vec<Self::Item>) -> Vec<Result<Name, Error>>;
 }
 
-/// Those who wait for their adds.
+/// Adds that wait for their group.
 pub(super) struct Group<I>(Mutex<State<I>>);
 
 struct State<I> {
@@ -52,9 +52,9 @@ struct WaitingAdd<I> {
     sender: Sender<Result<Name, Error>>,
 }
 
-/// Whether an add of so many bytes waits for a disk, and is short, so that it is made together with others.
+/// Returns whether an add of `len` bytes waits for a disk and is short, so that it is executed in a group.
 pub(super) fn accepts(root: &Root, len: usize) -> bool {
-    // A plan is for the calls of one thread.
+    // Plans of injected faults are thread-local.
     #[cfg(test)]
     if super::fs::faults::has_plan() {
         return false;
@@ -62,7 +62,7 @@ pub(super) fn accepts(root: &Root, len: usize) -> bool {
     root.sync && !root.in_memory() && len <= Work::SHORT_DATA
 }
 
-/// Adds `item`, together with what others add to the queue.
+/// Adds `item`, together with concurrent adds to the queue.
 pub(super) async fn add<Q: AddInGroups>(
     queue: &Arc<Q>,
     item: Q::Item,
@@ -82,7 +82,7 @@ pub(super) async fn add<Q: AddInGroups>(
 }
 
 impl<I> Group<I> {
-    /// A place in line, by its number; true where its holder is to begin to leader.
+    /// Queues an add. Returns its ticket, and whether the caller must start a leader.
     fn enter(
         &self,
         item: I,
@@ -97,12 +97,12 @@ impl<I> Group<I> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<I>> {
-        // No step leaves it wrong.
+        // The state is consistent at every point where a thread can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of one who waits, and leaves with it.
+/// A queued add, which is removed from the queue on drop unless its group has begun.
 struct QueuedAdd<'a, I> {
     group: &'a Group<I>,
     ticket: u64,
@@ -114,11 +114,12 @@ impl<I> Drop for QueuedAdd<'_, I> {
         let found = state.waiting.binary_search_by_key(&self.ticket, |waiting| waiting.ticket);
         let removed = found.ok().and_then(|index| state.waiting.remove(index));
         drop(state);
+        // Dropped after the lock is released: this drops the item and its permit.
         drop(removed);
     }
 }
 
-/// Who has it leads.
+/// The leadership of a queue. Dropping it before it has resigned fails all queued adds.
 struct GroupLeader<Q: AddInGroups> {
     queue: Arc<Q>,
     has_resigned: bool,
@@ -126,7 +127,7 @@ struct GroupLeader<Q: AddInGroups> {
 
 impl<Q: AddInGroups> GroupLeader<Q> {
     fn spawn(self) {
-        // Where there is no thread to be had, it is dropped.
+        // If no thread can be created, the closure is dropped, and the leadership with it.
         let _ = thread::Builder::new().name("fleeting-dirq".into()).spawn(|| self.run());
     }
 
@@ -140,19 +141,19 @@ impl<Q: AddInGroups> GroupLeader<Q> {
                 permits.push(waiting.permit);
             }
             let added = self.queue.add_each(items);
-            // Who is told of an element finds it counted once.
+            // Before the results are sent: a caller that has its result must find the element counted once.
             drop(permits);
             let now = Instant::now();
             let others = self.queue.group().state().waiting.len();
             for (sender, added) in senders.into_iter().zip(added) {
-                // A waker of somebody's may panic; and nobody may wait any more.
+                // A caller's waker may panic, and a caller may be gone.
                 let _ = catch_unwind(AssertUnwindSafe(|| sender.send(added).is_ok()));
             }
             self.await_callers(count + others, (now - begun) / 8);
         }
     }
 
-    /// Those who wait, in the order in which they came; none where there are none, and then it leads no more.
+    /// Returns the next group in order of arrival. If there is none, resigns the leadership.
     fn next_group(&mut self) -> Option<Vec<WaitingAdd<Q::Item>>> {
         let mut state = self.queue.group().state();
         let count = state.waiting.len().min(MAX_GROUP);
@@ -161,7 +162,8 @@ impl<Q: AddInGroups> GroupLeader<Q> {
         (count > 0).then(|| state.waiting.drain(..count).collect())
     }
 
-    /// Lets those come back who were just told: to sync twice for two halves takes longer.
+    /// Waits briefly for callers that have just received their results: one sync of a full group takes less time than
+    /// two of half a group.
     fn await_callers(&self, count: usize, at_most: Duration) {
         let until = Instant::now() + at_most.min(Duration::from_micros(100));
         while self.queue.group().state().waiting.len() < count && Instant::now() < until {
@@ -175,7 +177,7 @@ impl<Q: AddInGroups> Drop for GroupLeader<Q> {
         if !self.has_resigned {
             let mut state = self.queue.group().state();
             state.has_leader = false;
-            // They are told by the end of their channels.
+            // Callers see the end of their channels.
             let removed = mem::take(&mut state.waiting);
             drop(state);
             drop(removed);

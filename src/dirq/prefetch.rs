@@ -1,5 +1,5 @@
-//! The stream of locked elements: several are locked locked of who asks for them, so that they share one trip to the
-//! thread that may wait for the disk.
+//! The stream of locked elements. Several are locked and read before they are requested, so that they share one round
+//! trip to the thread that may block on the disk.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -16,11 +16,11 @@ use super::{
     watch::Watch,
 };
 
-/// The queues that are walked through as one.
+/// The queues that are iterated over as one.
 pub(super) type Queues<T> = Arc<[Arc<dyn Protocol<Payload = T>>]>;
 
 impl<T: Send + 'static> Walk<Lock<T>> {
-    /// Locks what can be locked in a queue, from the first element to the last: once, or each time there may be more.
+    /// Locks all elements of a queue that can be locked, once or, with `poll_interval`, repeatedly.
     pub(super) fn locked(
         queue: Arc<dyn Protocol<Payload = T>>,
         poll_interval: Option<Duration>,
@@ -29,8 +29,8 @@ impl<T: Send + 'static> Walk<Lock<T>> {
     }
 }
 
-/// Locks what can be locked in all of the queues, in the order of the elements' times: once, or each time there may be
-/// more.
+/// Locks all elements of the queues that can be locked, in the order of their times, once or, with `poll_interval`,
+/// repeatedly.
 pub(super) fn lock_all<T: Send + 'static>(
     queues: Queues<T>,
     poll_interval: Option<Duration>,
@@ -46,38 +46,38 @@ pub(super) fn lock_all<T: Send + 'static>(
     })
 }
 
-/// One walk through the queues after another, with what is locked locked in it.
+/// Repeated iterations over the queues, with a buffer of prefetched locks.
 ///
-/// Elements are locked and read several at a time, as a call to another thread costs as much as the work. Those
-/// that wait here are locked for nothing: how many there are goes by how fast they are asked for. In memory, where
-/// there is no such call, none waits.
+/// Elements are locked and read in batches, because a round trip to another thread costs as much as the work itself.
+/// Buffered elements are locked although no worker uses them, so the batch size adapts to the rate of requests. In
+/// memory there is no round trip, and nothing is prefetched.
 struct Prefetch<T: Send + 'static> {
     queues: Queues<T>,
-    /// Where the next are; none before the first, and after the last.
+    /// The position of the current iteration; `None` before it begins and after it ends.
     cursor: Option<Cursor>,
     has_ended: bool,
     buffer: PrefetchBuffer<T>,
-    /// How many to lock next time, and at max_bytes.
+    /// The size of the next batch, and its maximum.
     count: usize,
     max_count: usize,
     filled_at: Instant,
-    /// Whether the next element is too long to be read in candidate.
+    /// Whether the next element is too long to be read in place.
     is_long: bool,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
     const MAX_COUNT: usize = 64;
-    /// How much of them is read, beyond the first.
+    /// Maximum size of a batch in bytes, not counting the last element.
     const MAX_BYTES: u64 = 1 << 20;
-    /// Had all left within this time, they could have been twice as many.
+    /// If a batch is used up within this time, the size of the next one is doubled.
     const FAST_CONSUMER: Duration = Duration::from_millis(10);
-    /// How many names a call to another thread tries, so that a stream that is dropped ends soon.
+    /// Maximum number of names that one call to another thread tries, so that a dropped stream ends soon.
     const MAX_TRIES: usize = 1024;
-    /// The same in candidate.
+    /// The same limit in place, where a task must soon let others run.
     const MAX_TRIES_IN_PLACE: usize = 16;
 
     fn new(queues: Queues<T>) -> Self {
-        // Where deliveries are counted, what is locked locked of a process that dies would have failed with it.
+        // If deliveries are counted, a crash of the process would count prefetched elements as failed.
         let counts_deliveries = queues.iter().any(|queue| queue.root().retries.is_some());
         let one_at_a_time = counts_deliveries || in_memory(&queues);
         let max_count = if one_at_a_time { 1 } else { Self::MAX_COUNT };
@@ -94,13 +94,13 @@ impl<T: Send + 'static> Prefetch<T> {
         }
     }
 
-    /// The next element; none at the end, after which it begins anew.
+    /// Returns the next element, or `None` at the end, after which a new iteration begins.
     async fn next(&mut self) -> Option<Result<Lock<T>, Error>> {
         loop {
             if let Some(next) = self.buffer.pop() {
                 return Some(next);
             }
-            // By a flag, as no cursor may also mean that the walk has not begun.
+            // A flag, because `cursor` is also `None` before the iteration begins.
             if self.has_ended && self.buffer.is_empty() {
                 self.has_ended = false;
                 return None;
@@ -111,17 +111,17 @@ impl<T: Send + 'static> Prefetch<T> {
         }
     }
 
-    /// Locks the next elements; none where there is no queue.
+    /// Locks the next batch. Returns `None` if there are no queues.
     async fn fill(&mut self) -> Option<()> {
         let queues = self.queues.clone();
         let first = queues.first()?;
         let (released, stale) = self.buffer.take_all().await;
         let cursor = match self.has_ended {
-            // Only what was locked locked and given back is still to come.
+            // Only prefetched elements that were unlocked remain to be returned.
             true => Cursor::at_end(&queues),
             false => self.cursor.take().unwrap_or_else(|| Cursor::at_start(&queues)),
         };
-        // What was listed is taken in candidate; a list may be long, and so may be what is read.
+        // Names that are already listed are locked in place. Listing may take long, and so may reading a long element.
         let listed = cursor.listed();
         let in_memory = in_memory(&queues);
         let (length, tries, max_bytes) = match in_memory && listed > 0 && !self.is_long {
@@ -133,10 +133,10 @@ impl<T: Send + 'static> Prefetch<T> {
             let queues = queues.clone();
             move |_| {
                 let mut cursor = cursor;
-                // Their lock_all are as old as the call that took them, and the caller may have been slow.
+                // Stale locks are released first: they are as old as the call that acquired them.
                 let mut locked = cursor.requeue(released, stale);
                 let (mut bytes, mut is_long) = (0, false);
-                // One look at each queue for all that is taken now.
+                // Each queue's cached directories are validated once per batch.
                 let mut openers: Vec<_> = queues.iter().map(|_| None).collect();
                 for _ in 0..tries {
                     if locked.len() >= count || bytes >= Self::MAX_BYTES {
@@ -152,7 +152,7 @@ impl<T: Send + 'static> Prefetch<T> {
                     };
                     let queue = &queues[candidate.queue];
                     let root = queue.root();
-                    // The first one is asked for, however long it is.
+                    // The first element was requested, so it is read however long it is.
                     let limit = match bytes {
                         0 => max_bytes,
                         bytes => max_bytes.min(Self::MAX_BYTES - bytes),

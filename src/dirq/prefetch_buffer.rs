@@ -1,4 +1,4 @@
-//! What is locked ahead of who asks for it, and given back when nobody asks for long.
+//! The buffer of prefetched locks, which are released if they are not requested soon.
 
 use std::{
     collections::VecDeque,
@@ -16,8 +16,8 @@ use tokio::{
 
 use super::{Error, Lock, Name, root::DirId};
 
-/// Elements that are locked ahead, in order. Those that nobody asks for are given back when they are [`MAX_AGE`], whether
-/// anybody asks again or not.
+/// Prefetched locks, in order. Locks that are not requested within [`MAX_AGE`] are released, even if the stream is not
+/// polled.
 ///
 /// [`MAX_AGE`]: Self::MAX_AGE
 pub(super) struct PrefetchBuffer<T: Send + 'static>(Arc<Mutex<State<T>>>);
@@ -25,14 +25,15 @@ pub(super) struct PrefetchBuffer<T: Send + 'static>(Arc<Mutex<State<T>>>);
 struct State<T: Send + 'static> {
     locks: VecDeque<Result<Lock<T>, Error>>,
     filled_at: Instant,
-    /// The task that gives them back when they are stale.
+    /// The task that releases stale locks.
     release_task: Option<JoinHandle<()>>,
-    /// Tells of those that were given back, when they are.
+    /// Receives the elements that were released.
     released: Option<oneshot::Receiver<Vec<(DirId, Name)>>>,
 }
 
 impl<T: Send + 'static> PrefetchBuffer<T> {
-    /// Who waited longer is given back, and asked for anew.
+    /// Older locks are released and their elements locked again when they are requested. Short compared with
+    /// `max_lock`.
     const MAX_AGE: Duration = Duration::from_secs(1);
 
     pub(super) fn new() -> Self {
@@ -41,48 +42,49 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// The next, unless it is stale.
+    /// Returns the next lock, unless it is stale.
     pub(super) fn pop(&self) -> Option<Result<Lock<T>, Error>> {
         let mut state = lock(&self.0);
         let is_fresh = state.filled_at.elapsed() < Self::MAX_AGE;
         is_fresh.then(|| state.locks.pop_front()).flatten()
     }
 
-    /// Whether nothing is still to come.
+    /// Returns whether no further elements are expected from the buffer.
     pub(super) fn is_empty(&self) -> bool {
         let state = lock(&self.0);
         state.locks.is_empty() && state.released.is_none()
     }
 
-    /// Takes all out: what was given back, by its queue and name, and behind that what is stale.
+    /// Empties the buffer: returns the released elements, by queue and name, and the stale locks, which come after
+    /// them.
     pub(super) async fn take_all(&self) -> (Vec<(DirId, Name)>, VecDeque<Result<Lock<T>, Error>>) {
         let (released, locks) = {
             let mut state = lock(&self.0);
             (state.released.take(), mem::take(&mut state.locks))
         };
         let names = match released {
-            // None come where the runtime shuts down.
+            // The sender was dropped because the runtime is shutting down.
             Some(names) => names.await.unwrap_or_default(),
             None => Vec::new(),
         };
         (names, locks)
     }
 
-    /// Puts some in where there are none. Where they may be many, those that nobody asks for are given back in time.
+    /// Fills the buffer, which must be empty. If `may_be_many`, stale locks are released in time.
     ///
     /// # Panics
     ///
-    /// On a runtime without time, where they may be many.
+    /// On a runtime without a time driver, if `may_be_many`.
     pub(super) fn fill(&self, locks: VecDeque<Result<Lock<T>, Error>>, may_be_many: bool) {
         let filled_at = Instant::now();
-        // Made for one as well, so that it panics at the first or never.
+        // Created even if it is not needed, so that a missing time driver causes a panic at the first call or never.
         let sleep = may_be_many.then(|| sleep_until(filled_at + Self::MAX_AGE));
-        // The first is asked for now.
+        // The first lock is returned immediately, so a single one cannot become stale.
         let sleep = sleep.filter(|_| locks.len() > 1);
         let has_release_task = {
             let mut state = lock(&self.0);
             (state.locks, state.filled_at) = (locks, filled_at);
-            // Its runtime may have ended, and the stream gone to another.
+            // The task ends with its runtime, while the stream may have moved to another.
             state.release_task.as_ref().is_some_and(|release_task| !release_task.is_finished())
         };
         if let Some(sleep) = sleep
@@ -95,14 +97,14 @@ impl<T: Send + 'static> PrefetchBuffer<T> {
     }
 }
 
-/// Gives back what nobody asks for, and ends when nothing is locked ahead any more.
+/// Releases stale locks. Ends when the buffer is empty.
 async fn release_stale<T: Send + 'static>(
     state: Weak<Mutex<State<T>>>,
     mut sleep: Pin<Box<Sleep>>,
 ) {
     loop {
         sleep.as_mut().await;
-        // Who drops the stream has dropped what is in it.
+        // If the stream is dropped, so are its locks.
         let Some(state) = state.upgrade() else { return };
         let mut state = lock(&state);
         let expires_at = state.filled_at + PrefetchBuffer::<T>::MAX_AGE;
@@ -121,7 +123,7 @@ async fn release_stale<T: Send + 'static>(
         let (sender, released) = oneshot::channel();
         state.released = Some(released);
         drop(state);
-        // A task may not wait for the disk. Who asks meanwhile waits for the names.
+        // Unlocking may block on the disk. If the stream is polled in the meantime, it waits for the names.
         spawn_blocking(move || {
             let names = locks.iter().flatten().map(Lock::queue_and_name).collect();
             drop(locks);
@@ -132,6 +134,6 @@ async fn release_stale<T: Send + 'static>(
 }
 
 fn lock<T: Send + 'static>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
-    // No step leaves it wrong.
+    // The state is consistent at every point where a thread can panic.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! A short way to a thread that may wait for a disk, where calls follow each other closely: the thread that did the work
-//! of one stands by for that of the next, awake, and who hands it over looks out for its sender, awake too. So neither has
-//! to be woken, which may cost more than the work.
+//! A fast path to a thread that may block, for calls in quick succession. The thread that ran the previous call's work
+//! spins for the next, and the caller spins for the result. Neither has to be woken, which may cost more than the work.
 //!
-//! 1. No work waits behind other work: it is handed to a thread that has none, or goes to one of its own.
-//! 2. Of a queue, at most one thread stands by and one caller looks out, each for [`CALLER_SPIN`] at most.
-//! 3. Where that was in vain, as where other programs need the processors, nobody does for the next calls: for more of
-//!    them each time.
+//! 1. No work waits behind other work: it is handed to an idle thread, or runs on a new one.
+//! 2. Per queue, at most one thread spins for work and one caller spins for a result, for [`WORKER_SPIN`] and
+//!    [`CALLER_SPIN`].
+//! 3. If spinning fails, for instance because other programs need the processors, the next calls do not spin: more of
+//!    them after each failure.
 
 mod backoff;
 #[cfg(test)]
@@ -34,56 +34,58 @@ use tokio::{
 
 use self::backoff::SpinBackoff;
 
-/// For how long one is awake for somebody else: what most calls take, and what it costs to be woken.
+/// How long a caller spins for its result, which covers most calls and about the cost of being woken. Also the maximum
+/// gap between calls in quick succession.
 const CALLER_SPIN: Duration = Duration::from_micros(100);
 
-/// For how long a thread stands by: who hears of the sender of the last work may have to be woken first.
+/// How long a thread spins for work. Longer than [`CALLER_SPIN`], because the caller of the previous work may have to
+/// be woken first.
 const WORKER_SPIN: Duration = Duration::from_micros(250);
 
-/// For how long a thread takes what is handed over, before it goes back to its runtime, which may have other work for it,
-/// or wait for it to sender.
+/// How long a thread accepts work, before it returns to its runtime, which may need it for other work or wait for it to
+/// shut down.
 const MAX_WORKER_TIME: Duration = Duration::from_millis(5);
 
-/// What hands work to the thread that stands by, and where none does to one of the runtime's.
+/// Hands work to the spinning thread, or to a new blocking thread of the runtime if none spins.
 #[derive(Default)]
 pub(super) struct SpinHandoff {
     state: Mutex<State>,
-    /// Whether there may be work at the slot: so that who stands by looks at this, and not at the lock.
+    /// Whether the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
     has_job: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     slot: WorkerSlot,
-    /// How often work was handed over.
+    /// Number of jobs handed over, which identifies each.
     tickets: u64,
-    /// When work receiver last.
+    /// When the last work ended.
     last_finished: Option<Instant>,
     backoff: SpinBackoff,
 }
 
-/// The place of the thread that stands by.
+/// The state of the spinning thread.
 #[derive(Default)]
 enum WorkerSlot {
     #[default]
     Empty,
     Spinning,
-    /// It is, and has not yet seen this work.
+    /// A thread spins, and has not yet taken this job.
     Handed(u64, Box<dyn Job>),
 }
 
-/// The runtime shuts down, and has not begun the work.
+/// The runtime shut down before the work began.
 #[derive(Debug)]
 pub(super) struct NotStarted;
 
 impl SpinHandoff {
-    /// Does `work` on a thread that may wait. The sender of what most probably is `short` is looked out for in place.
+    /// Runs `work` on a thread that may block. If the work is probably `short`, the caller spins for its result.
     ///
-    /// Who is dropped while it waits does not sender the work: what comes of it is dropped there.
+    /// Dropping the future does not stop the work: its result is dropped on that thread.
     ///
     /// # Panics
     ///
-    /// Where `work` does, and outside of a Tokio runtime.
+    /// If `work` panics, and outside of a Tokio runtime.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         short: bool,
@@ -103,12 +105,11 @@ impl SpinHandoff {
             Some(done) => done,
             None => receiver.await.map_err(|_| NotStarted)?,
         };
-        // As if the work had been done in place.
+        // The panic continues in the caller, as if the work had run in place.
         Ok(done.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Hands work to the thread that stands by. Where none does, gives it back, and says whether one is to when it is
-    /// done.
+    /// Hands work to the spinning thread. If none spins, returns the work, and whether a thread should spin after it.
     fn hand_over(&self, job: Box<dyn Job>) -> Result<u64, (Box<dyn Job>, bool)> {
         let now = Instant::now();
         let mut state = self.state();
@@ -123,12 +124,12 @@ impl SpinHandoff {
         state.tickets += 1;
         let ticket = state.tickets;
         state.slot = WorkerSlot::Handed(ticket, job);
+        // `Release` pairs with `Acquire` in `next_job`. The job itself is protected by the lock.
         self.has_job.store(true, Release);
         Ok(ticket)
     }
 
-    /// What comes of the work by this ticket, if it comes soon. Work that was not begun until then goes to a thread of
-    /// its own.
+    /// Spins for the result of a job. If the job has not begun in time, it is moved to a new thread.
     fn spin_for_result<T>(self: &Arc<Self>, ticket: u64, receiver: &mut Receiver<T>) -> Option<T> {
         let until = Instant::now() + CALLER_SPIN;
         loop {
@@ -150,7 +151,7 @@ impl SpinHandoff {
         if !matches!(state.slot, WorkerSlot::Handed(handed, _) if handed == ticket) {
             return None;
         }
-        // Who stands by is there still, and had no processor.
+        // The spinning thread still exists, but was not scheduled.
         if let WorkerSlot::Handed(_, job) = mem::replace(&mut state.slot, WorkerSlot::Spinning) {
             self.has_job.store(false, Release);
             drop(state);
@@ -159,7 +160,7 @@ impl SpinHandoff {
         None
     }
 
-    /// Sends work to one of the runtime's threads, which is to stand by for more, or not.
+    /// Runs a job on a blocking thread of the runtime, which then spins for more if `keep_spinning`.
     fn spawn(self: &Arc<Self>, job: Box<dyn Job>, keep_spinning: bool) {
         let handoff = self.clone();
         spawn_blocking(move || handoff.run_jobs(job, keep_spinning));
@@ -170,9 +171,9 @@ impl SpinHandoff {
         loop {
             job.run();
             let now = Instant::now();
-            // Before its sender is told: who hears of it may have more to hand over at once.
+            // The slot is marked before the result is sent: the caller may hand over more work immediately.
             let is_spinning = self.finish_work(now, keep_spinning && now < retires_at);
-            // A waker of somebody's may panic, and nobody would find that out who hands over more.
+            // The caller's waker may panic. A panic here would leave the slot marked, and the next job would never run.
             let _ = catch_unwind(AssertUnwindSafe(|| job.send_result()));
             match is_spinning.then(|| self.next_job(now + WORKER_SPIN)).flatten() {
                 Some(next) => job = next,
@@ -181,7 +182,7 @@ impl SpinHandoff {
         }
     }
 
-    /// Remembers when work has receiver; true where the thread now stands by.
+    /// Records the end of work. Returns whether this thread now spins.
     fn finish_work(&self, now: Instant, keep_spinning: bool) -> bool {
         let mut state = self.state();
         state.last_finished = Some(now);
@@ -192,7 +193,7 @@ impl SpinHandoff {
         spins
     }
 
-    /// What is handed over until then, to the thread that stands by; none where it no longer does.
+    /// Waits for the next job until `until`. Returns `None` if this thread no longer spins.
     fn next_job(&self, until: Instant) -> Option<Box<dyn Job>> {
         loop {
             let has_timed_out = Instant::now() >= until;
@@ -203,7 +204,7 @@ impl SpinHandoff {
                         self.has_job.store(false, Release);
                         return Some(job);
                     }
-                    // What was handed over was taken back.
+                    // The job was taken back by its caller.
                     WorkerSlot::Spinning if !has_timed_out => state.slot = WorkerSlot::Spinning,
                     _ => {
                         state.backoff.worker_idled();
@@ -216,7 +217,7 @@ impl SpinHandoff {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No step leaves it wrong.
+        // The state is consistent at every point where a thread can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -227,7 +228,7 @@ impl fmt::Debug for SpinHandoff {
     }
 }
 
-/// Work whose sender is told apart from it.
+/// Work whose result is sent in a separate step.
 trait Job: Send {
     fn run(&mut self);
 
@@ -244,19 +245,19 @@ type Panic = Box<dyn Any + Send>;
 
 impl<W: FnOnce() -> T + Send, T: Send> Job for Task<W, T> {
     fn run(&mut self) {
-        // Who waits for the work has its panic, and the thread goes on.
+        // The panic is returned to the caller, and the thread continues.
         self.done = self.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
     }
 
     fn send_result(self: Box<Self>) {
         if let Some(done) = self.done {
-            // Nobody may wait any more: then it is dropped here, where that may wait for the disk.
+            // The caller may be gone. Then the result is dropped here, where that may block.
             let _ = self.sender.send(done);
         }
     }
 }
 
-/// Lets a moment pass, of which the other half of the processor's core has more.
+/// Spins briefly. The hint leaves execution resources to the other hardware thread of the core.
 fn spin_briefly() {
     for _ in 0..4 {
         spin_loop();

@@ -1,5 +1,5 @@
-//! When to look into a queue again: the system tells of new elements (inotify and its like), and a clock makes up for
-//! all that it does not tell.
+//! Decides when to scan a queue again: the operating system reports new elements (inotify and similar), and a timer
+//! covers everything that it does not report.
 
 use std::{
     collections::BTreeSet, mem, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration,
@@ -19,29 +19,29 @@ use super::{
     records::{Records, now_micros},
 };
 
-/// Knows when to look into queues again.
+/// Waits until queues should be scanned again.
 pub(super) struct Watch {
     every: Duration,
-    /// Told by the watcher's own thread. It keeps one notice for who does not wait yet.
+    /// Notified by the watcher's thread. It stores one notification while there is no waiter.
     changed: Arc<Notify>,
     watches: Watches,
-    /// When it was last_check for what comes due last.
+    /// Time of the last check for elements whose backoff ends.
     last_check: u64,
 }
 
-/// What the system watches. Only new elements and directories count: to wake for each lock that is given back
-/// would be to try in vain, again and again, what somebody just failed at.
+/// The directories that the system watches. Only new elements and directories count: waking for each unlocked element
+/// would retry an element immediately after it failed.
 enum Watches {
-    /// Nobody had to wait yet.
+    /// Not needed so far.
     NotStarted,
-    /// With the directories, each by which queue it is in.
+    /// With the watched directories, each with the index of its queue.
     Active(RecommendedWatcher, BTreeSet<(usize, u32)>),
-    /// The system can't: there is only the clock.
+    /// The system cannot watch: only the timer is used.
     Failed,
 }
 
 impl Watch {
-    /// Elements are added to the last directories; the rest is left to the clock.
+    /// New elements are added to the last directories. The timer covers the others.
     const MAX_DIRECTORIES: usize = 16;
     /// A shorter interval would be a busy loop.
     const MIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -56,21 +56,22 @@ impl Watch {
         }
     }
 
-    /// Waits until there may be something new. It may return without reason.
+    /// Waits until there may be something new. Spurious returns are possible.
     pub(super) async fn wait<P: Protocol + ?Sized>(&mut self, queues: &Arc<[Arc<P>]>) {
         let mut longest = self.every;
         if let Some(first) = queues.first() {
             if self.update_watches(first, queues).await {
-                // What came before the watch was there is seen by looking once more.
+                // Elements that were added before the watch was active are found by another scan.
                 return;
             }
             longest = longest.min(self.time_until_due(first, queues).await);
         }
-        // The clock ends the wait as well.
+        // A timeout also ends the wait.
         let _ = timeout(longest, self.changed.notified()).await;
     }
 
-    /// How long none of the elements that rest comes due. What others let rest from now on is left to the clock.
+    /// Returns the time until the backoff of the next element ends. Backoffs that begin later in other processes are
+    /// covered by the timer.
     async fn time_until_due<P: Protocol + ?Sized>(
         &mut self,
         first: &Arc<P>,
@@ -82,19 +83,20 @@ impl Watch {
             for queue in queues.iter() {
                 if let Some(records) = Records::open(queue.root())? {
                     let dues = records.list()?.into_iter().filter_map(|(_, record)| record.due);
-                    // Those that were due at the last look are locked: to look again at once would find them so.
+                    // Elements that were due at the last check are locked: an immediate scan would find them locked
+                    // again.
                     soonest = dues.filter(|due| *due > last_check).fold(soonest, u64::min);
                 }
             }
             Ok(soonest)
         });
-        // Where they can't be listed, the walk tells why.
+        // If they cannot be listed, the next scan reports the error.
         let soonest = soonest.await.unwrap_or(u64::MAX);
         self.last_check = now_micros();
         Duration::from_micros(soonest.saturating_sub(self.last_check))
     }
 
-    /// Watches the directories that are new, and at first the queues themselves; false where it did before.
+    /// Watches new directories and, the first time, the queues themselves. Returns whether it watches anything new.
     async fn update_watches<P: Protocol + ?Sized>(
         &mut self,
         first: &Arc<P>,
@@ -102,7 +104,7 @@ impl Watch {
     ) -> bool {
         let queues = queues.clone();
         let changed = self.changed.clone();
-        // Lent to the thread that may wait. Whoever drops this future in between goes on by the clock.
+        // Moved to the blocking thread. If this future is dropped in the meantime, only the timer is used.
         let watches = mem::replace(&mut self.watches, Watches::Failed);
         let updated = run("watch", Work::Long, first, move |_| {
             let is_first = matches!(watches, Watches::NotStarted);
@@ -128,10 +130,10 @@ impl Watch {
                 queues[queue].root().path().join(FileName::directory(directory).as_str())
             };
             for gone in old.difference(&now) {
-                // The system forgets by itself what was removed.
+                // The system stops watching removed directories by itself.
                 let _ = watcher.unwatch(&path(gone));
             }
-            // They may be gone by now, or have elements already: the caller looks once more after each new one.
+            // They may already be removed, or contain elements: the caller scans again after each new watch.
             for new in now.difference(&old) {
                 watch(&mut watcher, &path(new))?;
             }
@@ -154,7 +156,7 @@ impl Watch {
 
 fn watcher(changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
-        // After an error, as where events were lost, to look is never wrong.
+        // After an error, for instance lost events, scanning is always correct.
         if event.is_ok_and(|event| !is_new_entry(&event)) {
             return;
         }
@@ -181,7 +183,7 @@ fn is_new_entry(event: &Event) -> bool {
 fn watch(watcher: &mut RecommendedWatcher, path: &Path) -> Result<(), Error> {
     match watcher.watch(path, RecursiveMode::NonRecursive) {
         Ok(()) => Ok(()),
-        // A purge took the directory just now.
+        // A purge removed the directory in the meantime.
         Err(notify::Error { kind: notify::ErrorKind::PathNotFound, .. }) => Ok(()),
         Err(error) => Err(watch_error(path, error)),
     }

@@ -1,4 +1,5 @@
-//! How elements come into a normal queue: written in `temporary`, and moved to their place when they are whole.
+//! Adding elements to a normal queue: they are written in `temporary`, and renamed to their place when they are
+//! complete.
 
 use std::{ffi::CString, path::PathBuf, sync::Arc};
 
@@ -19,9 +20,9 @@ use crate::dirq::{
 };
 
 impl Normal {
-    /// How long it takes to add an element of so many bytes.
+    /// Returns the duration of an add of `len` bytes.
     pub(super) fn work_for_add(&self, len: usize) -> Work {
-        // To count a directory is as long as it is full.
+        // Without an allowance, the add counts a directory, which takes longer the fuller it is.
         match self.rotation.has_allowance() {
             true => Work::for_add(&self.root, len),
             false => Work::Long,
@@ -37,7 +38,7 @@ impl Normal {
         self.root.finish_add(name)
     }
 
-    /// Adds the elements. Until all are written none is added, and where one can't be written none is.
+    /// Adds several elements. All are written before the first is added: if a write fails, none is added.
     pub(super) fn add_many(&self, elements: Vec<Element>) -> Result<Vec<Name>, Error> {
         let schema = self.schema()?;
         let encode = |element| schema.encode(element);
@@ -50,7 +51,7 @@ impl Normal {
         self.root.finish_adds(written.into_iter().zip(&encoded).map(publish))
     }
 
-    /// Writes the files of an element into a directory of their own, in `temporary`.
+    /// Writes the files of an element into a new directory in `temporary`.
     fn write<'a>(&'a self, dirs: &mut AddDirs<'a>, files: &Files) -> Result<TempElement, Error> {
         let umask = self.root.umask;
         for (_, data) in files {
@@ -72,7 +73,7 @@ impl Normal {
                         TempElement { parent, name, id: None, published: false, open: None };
                     match temp.fill(files, umask, self.root.sync) {
                         Ok(()) => return Ok(temp),
-                        // Other implementations purge what they find empty, however young it is.
+                        // Other implementations purge directories that they find empty, however recent they are.
                         Err((Errno::NOENT, _)) => {}
                         Err((error, path)) => return Err(Error::io("write", path, error)),
                     }
@@ -85,7 +86,7 @@ impl Normal {
         }
     }
 
-    /// Makes an element of what was written of these files.
+    /// Turns a written directory into an element. Writes `files` again if a purge has removed the directory.
     fn publish<'a>(
         &'a self,
         dirs: &mut AddDirs<'a>,
@@ -97,7 +98,8 @@ impl Normal {
             let (directory, dir) = self.current_directory(dirs)?;
             let name = Name { directory, element: self.root.names.next() };
             let element = FileName::element(name.element);
-            // It would replace an empty directory, which no element is: so the name is free, or the rename fails.
+            // The rename would replace an empty directory, but elements are never empty: so either the name is free, or
+            // the rename fails.
             match temp.parent.rename(temp.name.c_str(), &dir, element.c_str()) {
                 Ok(()) => {
                     temp.published = true;
@@ -105,12 +107,13 @@ impl Normal {
                 }
                 Err(Errno::EXIST | Errno::NOTEMPTY) => {}
                 Err(Errno::NOENT) => match temp.parent.stat(temp.name.c_str()) {
-                    // It is the directory for new elements that is gone.
+                    // The directory for new elements is gone.
                     Ok(_) => {
                         self.rotation.reset();
                         *dirs = AddDirs::new(&self.root);
                     }
-                    // Over NFS, an answer may be lost and the request sent again: then it is where it was to go.
+                    // Over NFS, an answer may be lost and the request repeated: then the element is already in its
+                    // place.
                     Err(_)
                         if dir
                             .stat(element.c_str())
@@ -119,7 +122,7 @@ impl Normal {
                         temp.published = true;
                         return Ok(name);
                     }
-                    // A purge took it for one whose writer died.
+                    // A purge took it for the leftover of a crashed writer.
                     Err(Errno::NOENT) => {
                         temp = self.write(dirs, files)?;
                         temp.sync()?;
@@ -132,7 +135,7 @@ impl Normal {
         }
     }
 
-    /// The directory for one more element.
+    /// Returns the directory for one more element.
     fn current_directory<'a>(&'a self, dirs: &mut AddDirs<'a>) -> Result<(u32, Arc<Dir>), Error> {
         let mut retries = RetryBudget::of("add to");
         loop {
@@ -170,25 +173,25 @@ impl AddInGroups for Normal {
     }
 }
 
-/// Lets these files of an element survive a crash of the machine, and closes them.
+/// Syncs the files of an element, so that they survive a crash of the machine, and closes them.
 fn sync_all(element: &Dir, files: &mut Vec<(NewFile, CString)>) -> Result<(), (Errno, PathBuf)> {
     files
         .drain(..)
         .try_for_each(|(file, name)| file.sync().map_err(|error| (error, element.path_of(&name))))
 }
 
-/// How many bytes it has.
+/// Returns the size of an element in bytes.
 pub(super) fn len_of(element: &Element) -> usize {
     element.iter().map(|(_, value)| value.len()).sum()
 }
 
-/// How many files are open until an element of these is synced: those of its fields, and its directory.
+/// Returns the maximum number of files that are open until an element is synced: its fields and its directory.
 fn max_open_files(elements: &[Files]) -> usize {
     let most = elements.iter().map(|files| files.len() + 1).max();
     most.unwrap_or(1).min(Root::MAX_OPEN_FILES)
 }
 
-/// The directories through which new elements come in, opened once for all of a call.
+/// The directories needed by an add, opened once per call.
 struct AddDirs<'a> {
     opener: Opener<'a>,
     temporary: Option<Arc<Dir>>,
@@ -201,14 +204,14 @@ impl<'a> AddDirs<'a> {
     }
 }
 
-/// A directory with the files of an element, in `temporary` and not yet one. Dropped as such, it leaves nothing behind.
+/// An element's directory in `temporary`. Dropping it before it is published removes it.
 struct TempElement {
     parent: Arc<Dir>,
     name: FileName,
-    /// Which directory it is, wherever it goes.
+    /// Device and inode, which identify the directory after a rename.
     id: Option<(u64, u64)>,
     published: bool,
-    /// Its directory and files, where they are to be synced, and are not yet.
+    /// The open directory and files that are still to be synced.
     open: Option<(Dir, Vec<(NewFile, CString)>)>,
 }
 
@@ -231,7 +234,7 @@ impl TempElement {
                 sync_all(&element, &mut open)?;
             }
             let created = match create() {
-                // Once those are synced, they are closed.
+                // Syncing closes the open files, which frees descriptors.
                 Err(error) if is_out_of_file_descriptors(error) && !open.is_empty() => {
                     sync_all(&element, &mut open)?;
                     create()
@@ -257,7 +260,7 @@ impl Unpublished for TempElement {
 impl Drop for TempElement {
     fn drop(&mut self) {
         if !self.published {
-            // What can't be removed now, the purge takes.
+            // On failure the purge removes it later.
             let _ = remove_element_dir(&self.parent, self.name.c_str());
         }
     }

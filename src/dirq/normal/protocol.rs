@@ -1,4 +1,4 @@
-//! What the handle asks of a normal queue.
+//! The implementation of [`Protocol`] for normal queues.
 
 use rustix::io::Errno;
 
@@ -50,7 +50,7 @@ impl Protocol for Normal {
         match self.remove_locked(&mut opener, name, &found) {
             Ok(()) => Ok(Some(element)),
             Err(error) => {
-                // The first error is the one to tell.
+                // The original error is more useful than that of the cleanup.
                 let _ = found.dir.rmdir(LOCKED);
                 Err(error)
             }
@@ -81,7 +81,7 @@ impl Protocol for Normal {
         };
         match self.read(schema, &found.dir, limit) {
             Ok(read) => Ok(Some(read)),
-            // Somebody removed it meanwhile.
+            // Another process removed the element in the meantime.
             Err(Error::MissingFile { .. })
                 if found.parent.stat(FileName::element(name.element).c_str()).is_err() =>
             {
@@ -100,7 +100,7 @@ impl Protocol for Normal {
 
     fn renew(&self, name: &Name) -> Result<(), Error> {
         self.touch(name)?;
-        // After it, as a purge may have taken the lock until then.
+        // Checked after touching: a purge may remove a stale lock until then.
         self.open_locked(name).map(drop)
     }
 

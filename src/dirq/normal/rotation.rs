@@ -1,7 +1,8 @@
-//! Which directory new elements go to: the last, until it is full.
+//! The directory for new elements: the last one, until it is full.
 //!
-//! How full it is was counted once, as to count at each add would make each as expensive as there are elements.
-//! Others add and remove some too, so it is counted anew after a part of the room there was.
+//! Counting its elements at each add would make each add as expensive as the directory is full. Therefore each count
+//! grants an allowance: a fraction of the free capacity that may be added before the next count. It is only a fraction
+//! because other processes add and remove too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use crate::dirq::{
     root::{Opener, Root},
 };
 
-/// Which directory new elements of a queue go to.
+/// The directory for new elements of a queue.
 #[derive(Debug)]
 pub(super) struct Rotation {
     max_elements: u64,
@@ -23,24 +24,24 @@ pub(super) struct Rotation {
 #[derive(Debug)]
 struct Current {
     directory: u32,
-    /// How many elements go to it before they are counted anew.
+    /// Number of elements that may be added before the next count.
     allowance: u64,
-    /// Of the look at the queue at which there was no next directory.
+    /// Generation in which no next directory existed.
     generation: Option<u64>,
 }
 
 impl Rotation {
-    /// A writer fills this part of a directory before it counts anew. Each of many writers may so add this much
-    /// too much.
+    /// Divisor of the free capacity that gives the allowance. Each of several writers may exceed the limit by that
+    /// much.
     const ALLOWANCE_DIVISOR: u64 = 8;
 
     pub(super) fn new(max_elements: u32) -> Self {
         Self { max_elements: max_elements.into(), current: Mutex::new(None) }
     }
 
-    /// The directory for one more element, which it makes if need be.
+    /// Returns the directory for one more element. Creates it if needed.
     pub(super) fn directory(&self, root: &Root, opener: &Opener<'_>) -> Result<u32, Error> {
-        // Held while it counts: all who wait need what it finds.
+        // Held during the count: all waiters need its result.
         let mut current = self.current();
         let known =
             current.take().filter(|known| known.allowance > 0 && !known.has_next(root, opener));
@@ -53,14 +54,14 @@ impl Rotation {
         Ok(current.insert(next).directory)
     }
 
-    /// Looks anew at the next call, as a purge took the directory.
+    /// Forgets the directory after a purge removed it, so that the next call lists the queue.
     pub(super) fn reset(&self) {
         *self.current() = None;
     }
 
-    /// Whether one more element needs no count of those that are there. It never waits.
+    /// Returns whether one more element can be added without counting. Never blocks.
     pub(super) fn has_allowance(&self) -> bool {
-        // Who counts holds it for as long as a disk is slow.
+        // A thread that counts holds the lock for as long as the disk takes.
         self.current
             .try_lock()
             .is_ok_and(|current| current.as_ref().is_some_and(|current| current.allowance > 0))
@@ -83,7 +84,7 @@ impl Rotation {
             root.make(directory)?;
             match root.open(directory) {
                 Ok(_) => break,
-                // Something else has its name, and is to be allowance alone.
+                // Another kind of file has this name and is not touched.
                 Err(Error::Foreign { .. }) => directory = directory.saturating_add(1),
                 Err(error) => return Err(error),
             }
@@ -97,15 +98,15 @@ impl Rotation {
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        // What a panic allowance is none, or was counted: both are right.
+        // `None` or a complete count, after a panic at any point: both are valid.
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Current {
-    /// Whether somebody else found this directory full, and made the next.
+    /// Returns whether another process found this directory full, and created the next.
     fn has_next(&self, root: &Root, opener: &Opener<'_>) -> bool {
-        // Nothing was made in the queue since there was none: that is known without a call.
+        // Nothing was created in the queue since there was no next directory: no system call is needed.
         if self.generation.is_some() && self.generation == opener.generation() {
             return false;
         }

@@ -1,36 +1,36 @@
-//! When nobody is to be awake for anybody: a count of calls, without a clock.
+//! When not to spin: a backoff that counts calls instead of time.
 
-/// Whether it is in vain to be awake for somebody else.
+/// Suspends spinning after it has failed.
 #[derive(Default)]
 pub(super) struct SpinBackoff {
-    /// For so many calls nobody is.
+    /// Number of calls that do not spin.
     calls_to_skip: u32,
-    /// How often it was of late.
+    /// Consecutive failures, which reset after [`RESET_AFTER`](Self::RESET_AFTER) successes in a row.
     failures: u32,
-    /// How often it was not, one after another.
+    /// Consecutive successes.
     successes: u32,
 }
 
 impl SpinBackoff {
-    /// For so many calls the first time, and for twice as many each time that follows, up to 1,024.
+    /// Number of calls to skip after the first failure. It doubles with each further failure, up to 1,024.
     const FIRST_SKIP: u32 = 8;
     const MAX_DOUBLINGS: u32 = 7;
-    /// So often wrong, it begins anew.
+    /// Number of consecutive successes after which the backoff starts again from the first step.
     const RESET_AFTER: u32 = 8;
 
-    /// QueueMetrics a call; true where it is one of those for which nobody is to be awake.
+    /// Counts a call. Returns whether it must not spin.
     pub(super) fn skips_call(&mut self) -> bool {
         let skips = self.calls_to_skip > 0;
         self.calls_to_skip = self.calls_to_skip.saturating_sub(1);
         skips
     }
 
-    /// Nobody came in time, which cost nobody any time.
+    /// No work arrived while the thread was spinning. No caller lost time, so the backoff does not grow.
     pub(super) fn worker_idled(&mut self) {
         self.calls_to_skip = self.calls_to_skip.max(Self::FIRST_SKIP);
     }
 
-    /// Somebody looked out in vain.
+    /// A caller spun without receiving its result.
     pub(super) fn spin_failed(&mut self) {
         self.calls_to_skip = Self::FIRST_SKIP << self.failures;
         self.failures = (self.failures + 1).min(Self::MAX_DOUBLINGS);
@@ -56,7 +56,7 @@ mod tests {
             |backoff: &mut SpinBackoff| (0..).take_while(|_| backoff.skips_call()).count();
         assert_eq!(skipped_calls(&mut backoff), 0);
         for expected in [8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
-            // Too few to be convinced.
+            // Too few successes for a reset.
             for _ in 1..SpinBackoff::RESET_AFTER {
                 backoff.spin_succeeded();
             }
