@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     /// The index of its queue.
     pub(super) queue: usize,
     pub(super) name: Name,
-    /// Whether its queue may have a record of it.
+    /// True if its queue may have a record of it.
     pub(super) has_records: bool,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Delivery {
     attempts: u32,
     /// The record before this delivery.
     previous: Option<Record>,
-    /// Whether this delivery has been recorded.
+    /// True if this delivery has been recorded.
     is_counted: bool,
     is_delivered: bool,
 }

@@ -26,7 +26,7 @@ struct State {
     version: Version,
     /// Incremented with each new version; zero before the first.
     generation: u64,
-    /// Whether any further change must alter the version, because the last one is older than a clock tick.
+    /// True if any further change must alter the version, because the last one is older than a clock tick.
     is_settled: bool,
     /// Oldest first.
     open: Vec<CachedDir>,

@@ -58,7 +58,7 @@ impl FileName {
 
     pub(super) fn c_str(&self) -> &CStr {
         CStr::from_bytes_with_nul(&self.bytes[..=self.len])
-            .expect("digits and a suffix have no zero")
+            .expect("digits and a suffix have no NUL")
     }
 
     pub(super) fn as_str(&self) -> &str {

@@ -76,7 +76,7 @@ pub(super) async fn add<Q: AddInGroups>(
         GroupLeader { queue: queue.clone(), has_resigned: false }.spawn();
     }
     receiver.await.unwrap_or_else(|_| {
-        let reason = io::Error::other("there was no thread for it, or it ended too soon");
+        let reason = io::Error::other("the thread for synced adds did not start, or ended early");
         Err(Error::io("add to", queue.root().path(), reason))
     })
 }

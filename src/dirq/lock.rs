@@ -159,8 +159,8 @@ impl<T: Send + 'static> Lock<T> {
 
     /// Unlocks the element, and makes [`locked`](super::DirQueue::locked) and [`watch`](super::DirQueue::watch) of all
     /// processes that use this library skip it for `delay`. This counts as a failure, even in a queue that does not
-    /// count other failures. If it is the last permitted attempt, the element becomes a dead letter, whatever `delay`
-    /// is. A delay that overflows never ends.
+    /// count other failures. If it is the last permitted attempt, the element becomes a dead letter, for any
+    /// `delay`. A delay that overflows never ends.
     ///
     /// Other implementations may deliver the element immediately.
     ///

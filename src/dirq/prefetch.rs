@@ -61,7 +61,7 @@ struct Prefetch<T: Send + 'static> {
     count: usize,
     max_count: usize,
     filled_at: Instant,
-    /// Whether the next element is too long to be read in place.
+    /// True if the next element is too long to be read in place.
     is_long: bool,
 }
 

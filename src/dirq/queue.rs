@@ -278,7 +278,8 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// CapacityPermit for so many elements more, where there is a bound; waits for it, if it is to.
+    /// Reserves capacity for `count` elements if the queue is bounded. Waits for it if the queue was opened with
+    /// `wait_for_room`.
     pub(super) async fn reserve_capacity(
         &self,
         count: u64,
@@ -298,7 +299,7 @@ impl<P: Protocol> DirQueue<P> {
                 return Ok(Some(permit));
             }
             match bound.poll_interval {
-                // More than there may ever be is never waited for.
+                // An add of more elements than the bound can never succeed.
                 Some(every) if count <= bound.max => sleep(every).await,
                 _ => {
                     let path = self.path().to_owned();
@@ -308,7 +309,7 @@ impl<P: Protocol> DirQueue<P> {
         }
     }
 
-    /// Does what reads an element.
+    /// Runs work that reads an element.
     async fn reads<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -320,7 +321,7 @@ impl<P: Protocol> DirQueue<P> {
         run_read(operation, &self.protocol, move |queue, limit| work(queue, &name, limit)).await
     }
 
-    /// Does what is about one element.
+    /// Runs work that concerns one element.
     pub(super) async fn on<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -333,7 +334,7 @@ impl<P: Protocol> DirQueue<P> {
     }
 }
 
-// Not derived, as that would ask it of the protocol as well.
+// Not derived: that would require `P: Clone`.
 impl<P: Protocol> Clone for DirQueue<P> {
     fn clone(&self) -> Self {
         Self { protocol: self.protocol.clone() }

@@ -53,7 +53,7 @@ impl Record {
     fn to_text(self) -> CString {
         let Self { attempts, due } = self;
         let due = due.map_or("dead".to_owned(), |due| due.to_string());
-        CString::new(format!("{attempts} {due}")).expect("digits and a word have no zero")
+        CString::new(format!("{attempts} {due}")).expect("digits and a word have no NUL")
     }
 
     /// Returns `None` if the text is not a record.
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_read_as_it_was_written_and_nothing_else_is() {
+    fn record_text_round_trips_and_other_text_is_rejected() {
         for record in [
             Record::delivered(1),
             Record::dead(u32::MAX),

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backoff_doubles_to_its_maximum_and_is_jittered() {
+    fn backoff_doubles_to_its_maximum_and_has_jitter() {
         for attempts in 0..100_u32 {
             let nominal = 2_u32.saturating_pow(attempts.saturating_sub(1)).min(60);
             let nominal = Duration::from_secs(nominal.into());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_never_comes_and_zero_comes_at_once() {
+    fn overflowing_backoff_never_ends_and_zero_backoff_ends_at_once() {
         let backoff = |first| {
             RetryPolicy { first, max: Duration::MAX, ..RetryPolicy::DEFAULT }.backoff(u32::MAX, 7)
         };

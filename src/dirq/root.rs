@@ -280,7 +280,7 @@ impl Root {
         opener: &mut Opener<'a>,
         name: &str,
     ) -> Result<Arc<Dir>, Error> {
-        let mut retries = RetryBudget::of("make");
+        let mut retries = RetryBudget::of("create");
         loop {
             if let Some(dir) = opener.open_named(name)? {
                 return Ok(dir);
@@ -372,16 +372,16 @@ impl Opener<'_> {
 
 /// Creates a directory and its parents, unless they exist. The umask applies to each created directory.
 fn make_all(path: &Path, umask: Option<Mode>) -> Result<(), Error> {
-    let mut retries = RetryBudget::of("make");
+    let mut retries = RetryBudget::of("create");
     loop {
         match (make_dir(path, umask), path.parent()) {
             (Ok(()) | Err(Errno::EXIST), _) => return Ok(()),
             // Bottom-up: usually only the last directory is missing.
             (Err(Errno::NOENT), Some(parent)) => make_all(parent, umask)?,
-            (Err(error), _) => return Err(Error::io("make", path, error)),
+            (Err(error), _) => return Err(Error::io("create", path, error)),
         }
         // The parent exists each time, and yet nothing can be created in it: most likely it is a dangling link.
-        let cannot_make = |_| Error::io("make", path, Errno::NOENT);
+        let cannot_make = |_| Error::io("create", path, Errno::NOENT);
         retries.spend(|| path.to_owned()).map_err(cannot_make)?;
     }
 }

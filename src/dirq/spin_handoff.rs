@@ -34,23 +34,23 @@ use tokio::{
 
 use self::backoff::SpinBackoff;
 
-/// How long a caller spins for its result, which covers most calls and about the cost of being woken. Also the maximum
-/// gap between calls in quick succession.
+/// Time for which a caller spins for its result. It covers most calls and about the cost of being woken. Also the
+/// maximum gap between calls in quick succession.
 const CALLER_SPIN: Duration = Duration::from_micros(100);
 
-/// How long a thread spins for work. Longer than [`CALLER_SPIN`], because the caller of the previous work may have to
-/// be woken first.
+/// Time for which a thread spins for work. Longer than [`CALLER_SPIN`], because the caller of the previous work may
+/// have to be woken first.
 const WORKER_SPIN: Duration = Duration::from_micros(250);
 
-/// How long a thread accepts work, before it returns to its runtime, which may need it for other work or wait for it to
-/// shut down.
+/// Time for which a thread accepts work before it returns to its runtime, which may need it for other work or wait for
+/// it to shut down.
 const MAX_WORKER_TIME: Duration = Duration::from_millis(5);
 
 /// Hands work to the spinning thread, or to a new blocking thread of the runtime if none spins.
 #[derive(Default)]
 pub(super) struct SpinHandoff {
     state: Mutex<State>,
-    /// Whether the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
+    /// True if the slot may hold a job. The spinning thread polls this flag, and takes the lock only if it is set.
     has_job: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ struct State {
     backoff: SpinBackoff,
 }
 
-/// The state of the spinning thread.
+/// The slot through which work is handed to the spinning thread.
 #[derive(Default)]
 enum WorkerSlot {
     #[default]

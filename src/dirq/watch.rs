@@ -147,7 +147,7 @@ impl Watch {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, every = ?self.every, "file watcher failed, falling back to polling");
+                tracing::warn!(error, interval = ?self.every, "file watcher failed, falling back to polling");
                 false
             }
         }

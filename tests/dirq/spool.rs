@@ -226,7 +226,7 @@ async fn what_serde_refuses_is_counted_and_holds_up_nothing() {
     let stats = Spool::new(QueueSimple::open(folder.path()).await.unwrap()).run(&mut events).await;
     assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 2, 0));
     assert_eq!(keys(folder.path()), [1, 3]);
-    let told = log.lines("passed over");
+    let told = log.lines("serialization failed");
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("it fails on purpose") && told[1].contains("panicked"), "{told:?}");
 }
@@ -526,7 +526,7 @@ async fn a_queue_that_refuses_holds_back_the_sweeper_and_nobody_else() {
     keys.sort();
     assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "each once");
     // Once a change, whatever the number of tries.
-    let told = (log.lines("can't write"), log.lines("writes again"));
+    let told = (log.lines("spool write failed"), log.lines("spool writes succeed again"));
     assert_eq!((told.0.len(), told.1.len()), (1, 1), "{told:?}");
     assert!(told.0[0].contains("queue=") && told.0[0].contains("error="), "{told:?}");
 }

@@ -1,5 +1,5 @@
-//! A process dies at each of its calls. What it was acknowledged is done is done, all else is done or not, and nothing is
-//! done twice or left behind that a purge does not take.
+//! A process dies at each of its calls. What it was acknowledged is done is done, all else is done or not, and nothing
+//! is done twice or left behind that a purge does not take.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! One call fails, whichever, and the process goes on. What it is lost_answer is so: what failed did nothing, and what did
-//! not is done.
+//! One call fails, whichever, and the process goes on. What it is lost_answer is so: what failed did nothing, and what
+//! did not is done.
 
 use super::*;
 

@@ -126,7 +126,7 @@ fn where_there_is_no_thread_all_are_told_and_the_next_one_is_added() {
         drop(leader);
         for added in join_all(adds).await {
             let reason = format!("{:?}", added.unwrap_err());
-            assert!(reason.contains("no thread"), "{reason}");
+            assert!(reason.contains("did not start"), "{reason}");
         }
         let name = add_to(&queue, "c").await.unwrap();
         assert_eq!(read(&queue, name).await, "c");

@@ -80,7 +80,7 @@ impl Normal {
                 }
                 Err(Errno::EXIST) => {}
                 Err(Errno::NOENT) => *dirs = AddDirs::new(&self.root),
-                Err(error) => return Err(Error::io("make", parent.path_of(name.c_str()), error)),
+                Err(error) => return Err(Error::io("create", parent.path_of(name.c_str()), error)),
             }
             retries.spend(|| self.root.path().to_owned())?;
         }
@@ -227,8 +227,8 @@ impl TempElement {
         self.id = Some(element.id().map_err(|error| (error, element.path().to_owned()))?);
         let mut open = Vec::new();
         for (field, data) in files {
-            let file =
-                CString::new(field.as_str()).expect("a field's name is of letters and digits");
+            let file = CString::new(field.as_str())
+                .expect("a field's name consists of letters and digits");
             let create = || element.create(&file, data, umask, sync);
             if open.len() + 1 == Root::MAX_OPEN_FILES {
                 sync_all(&element, &mut open)?;

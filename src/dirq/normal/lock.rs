@@ -86,7 +86,7 @@ impl Normal {
         let limits_whole_element = limit < self.root.max_size;
         let mut remaining = limit;
         schema.decode(element.path(), |field| {
-            let file = CString::new(field).expect("a field's name is of letters and digits");
+            let file = CString::new(field).expect("a field's name consists of letters and digits");
             match element.read(&file, remaining) {
                 Ok(data) => {
                     if limits_whole_element {

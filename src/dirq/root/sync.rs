@@ -151,7 +151,7 @@ impl Root {
             root.sync().map_err(Error::on("sync", || &self.path))?;
         }
         if !is_root_synced {
-            sync_ancestors(&root).map_err(Error::on("sync what is above", || &self.path))?;
+            sync_ancestors(&root).map_err(Error::on("sync the parents of", || &self.path))?;
         }
         *self.synced() = path_dirs;
         Ok(())

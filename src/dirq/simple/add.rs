@@ -51,7 +51,7 @@ impl Simple {
             sync_file(path).map_err(failed("sync"))?;
         }
         let from = CString::new(path.as_os_str().as_bytes())
-            .expect("a path that the kernel took has no zero in it");
+            .expect("a path that the kernel accepted has no NUL");
         let mut retries = RetryBudget::of("add to");
         loop {
             let target = self.target()?;
@@ -97,7 +97,7 @@ impl Simple {
         let mut retries = RetryBudget::of("add to");
         loop {
             let to = &temp.target;
-            let from = temp.name.as_ref().expect("it is published once").c_str();
+            let from = temp.name.as_ref().expect("a file is published once").c_str();
             let name = self.publish(&*to.dir, from, to, || to.dir.path_of(from))?;
             // The file is either an element now or gone, so there is nothing left to remove.
             temp.name = None;

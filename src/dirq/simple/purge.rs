@@ -44,7 +44,7 @@ impl Simple {
             };
             let (name, Some(cutoff)) = (file.c_str(), cutoff) else { continue };
             let unlinked = match dir.stat(name) {
-                // A directory is not a lock or a temporary file, whatever its name.
+                // A directory is not a lock or a temporary file; its name does not matter.
                 Ok(stat) if is_older(&stat, cutoff) && !is_directory(&stat) => dir.unlink(name),
                 Ok(_) => continue,
                 Err(error) => Err(error),
