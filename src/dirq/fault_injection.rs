@@ -1,5 +1,4 @@
-//! What becomes of a queue whose process dies, is refused something, or meets another one: at each of its calls to the
-//! kernel, one after another.
+//! Tests that crash a process, inject an error, or run another process, at each of its system calls in turn.
 
 mod crash;
 mod failed_calls;
@@ -31,14 +30,14 @@ use super::{
     protocol::Protocol,
 };
 
-/// A process that uses a queue of either kind.
+/// A simulated process that uses a queue of either kind.
 #[derive(Clone)]
 enum Process {
     Simple(QueueSimple),
     Normal(Queue),
 }
 
-/// The same call on either kind.
+/// Makes the same call on either kind of queue.
 macro_rules! either {
     ($process:expr, $queue:ident => $call:expr) => {
         match $process {
@@ -49,16 +48,16 @@ macro_rules! either {
 }
 use either;
 
-/// What a queue is opened with.
+/// The settings of a queue and of its file system.
 #[derive(Clone, Copy, Debug)]
 struct Config {
     normal: bool,
     sync: bool,
-    /// Whether directories are kept open, as in memory.
+    /// True if directories are kept open, as in memory.
     cached: bool,
-    /// Whether the file system can rename to a free name at once.
+    /// True if the file system supports renaming without replacing.
     renames: bool,
-    /// Whether deliveries are counted.
+    /// True if deliveries are counted.
     counted: bool,
 }
 
@@ -76,11 +75,11 @@ impl Config {
             renames: bits & 8 > 0,
             counted: bits & 16 > 0,
         });
-        // What is remembered of an element knows nothing of the other two.
+        // The counting of deliveries is independent of the other two settings.
         all.filter(|config| !config.counted || config.cached && config.renames)
     }
 
-    /// What becomes of a call by the file system's kind alone.
+    /// Returns the fault that results from the simulated file system alone.
     fn default_fault(self, what: &str) -> Fault {
         match what {
             "statfs" if !self.cached => Fault::Fail(Errno::NOSYS),
@@ -91,23 +90,23 @@ impl Config {
 }
 
 impl Process {
-    /// One whose calls all go well.
+    /// Starts a process whose calls succeed.
     fn start(path: &Path, config: Config) -> Self {
         with_plan(move |what| config.default_fault(what), || Self::open(path, config))
-            .expect("nothing fails")
+            .expect("no fault is injected")
     }
 
     fn open(path: &Path, config: Config) -> Result<Self, Error> {
         let Config { normal, sync, counted, .. } = config;
         if normal {
-            let schema = "body:string,more:binary?".parse().expect("it is a schema");
+            let schema = "body:string,more:binary?".parse().expect("the schema is valid");
             let mut queue = Queue::builder(path).schema(schema).sync(sync);
             if counted {
                 queue = queue.backoff(Duration::ZERO, Duration::ZERO);
             }
             return in_place(queue.open()).map(Self::Normal);
         }
-        // No test is to meet the end of a minute.
+        // The directory of new elements must not change during a test.
         let all_time = Duration::from_secs(1 << 31);
         let mut queue = QueueSimple::builder(path).granularity(all_time).sync(sync);
         if counted {
@@ -132,7 +131,7 @@ impl Process {
         }
     }
 
-    /// Adds of several callers that are made together.
+    /// Executes several adds as one group.
     fn add_each(&self, bodies: &[&str]) -> Vec<Result<Name, Error>> {
         let add = || match self {
             Self::Simple(queue) => {
@@ -140,9 +139,10 @@ impl Process {
                 queue.protocol.add_each(bodies.collect())
             }
             Self::Normal(queue) => {
-                let schema = queue.schema().expect("it has one");
-                let files =
-                    bodies.iter().map(|body| schema.encode(element(body)).expect("it fits"));
+                let schema = queue.schema().expect("the queue has a schema");
+                let files = bodies.iter().map(|body| {
+                    schema.encode(element(body)).expect("the element matches the schema")
+                });
                 queue.protocol.add_each(files.collect())
             }
         };
@@ -153,7 +153,7 @@ impl Process {
         let mut names = either!(self, queue => queue.names());
         std::iter::from_fn(|| in_place(names.next()))
             .collect::<Result<_, _>>()
-            .expect("it can be listed")
+            .expect("the queue can be listed")
     }
 
     fn lock(&self, name: &Name) -> Result<bool, Error> {
@@ -179,12 +179,12 @@ impl Process {
         either!(self, queue => in_place(queue.purge(Purge::default())))
     }
 
-    /// Takes all that there is, and returns how often each body came.
+    /// Removes all elements, and returns how often each body occurred.
     fn drain(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
         for name in self.names() {
-            let body = self.dequeue(&name).expect("nothing fails");
-            *found.entry(body.expect("nobody has it locked")).or_default() += 1;
+            let body = self.dequeue(&name).expect("no fault is injected");
+            *found.entry(body.expect("the element is not locked")).or_default() += 1;
         }
         found
     }
@@ -194,12 +194,15 @@ impl Process {
     }
 }
 
-/// The result of a call that is made in place, as all are by a plan. Without one it makes one.
+/// Returns the result of a call that completes in place, as all calls under a plan do. Without a plan, an empty one is
+/// used.
 fn in_place<T>(call: impl Future<Output = T>) -> T {
-    with_any_plan(|| unconstrained(call).now_or_never().expect("all is done in place"))
+    with_any_plan(|| {
+        unconstrained(call).now_or_never().expect("a call under a plan completes in place")
+    })
 }
 
-/// Does `work` by the plan that there is, or else by one in which nothing fails.
+/// Runs `work` under the current plan, or under an empty one.
 fn with_any_plan<T>(work: impl FnOnce() -> T) -> T {
     match has_plan() {
         true => work(),
@@ -207,13 +210,13 @@ fn with_any_plan<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A directory whose calls cost little.
+/// Creates a directory in memory if possible, where system calls are fast.
 fn temp_dir() -> TempDir {
     match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm"),
         false => tempfile::tempdir(),
     }
-    .expect("a directory can be made")
+    .expect("a directory can be created")
 }
 
 fn element(body: &str) -> Element {
@@ -221,14 +224,14 @@ fn element(body: &str) -> Element {
 }
 
 fn body_of(element: &Element) -> String {
-    element.string("body").expect("it has a body").to_owned()
+    element.string("body").expect("the element has a body").to_owned()
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// All paths below `top`, each before what is in it.
+/// Returns all paths below `top`, each before its contents.
 fn tree(top: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(top).into_iter().flatten().flatten() {
@@ -240,14 +243,14 @@ fn tree(top: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Makes all that is below `top` older than a purge lets be.
+/// Makes everything below `top` stale for a purge.
 fn make_stale(top: &Path) {
     let past = SystemTime::now() - Duration::from_secs(3600);
-    // A change in a directory is one of it.
+    // In reverse order, because changing an entry also changes its directory.
     for path in tree(top).iter().rev() {
-        // What is remembered of an element has no make_stale.
+        // Records of deliveries have no age.
         if !path.is_symlink() {
-            File::open(path).and_then(|file| file.set_modified(past)).expect("it is there");
+            File::open(path).and_then(|file| file.set_modified(past)).expect("the path exists");
         }
     }
 }

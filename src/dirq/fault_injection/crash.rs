@@ -1,11 +1,11 @@
-//! A process dies at each of its calls. What it was acknowledged is done is done, all else is done or not, and nothing
-//! is done twice or left behind that a purge does not take.
+//! A process crashes at each of its system calls. Acknowledged operations took effect, the others may have. Nothing
+//! takes effect twice, and a purge removes all leftovers.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// What a process was acknowledged of what it did, until it crashed.
+/// The operations that were acknowledged to a process before it crashed.
 #[derive(Default)]
 struct Acknowledged {
     added: BTreeSet<String>,
@@ -14,11 +14,11 @@ struct Acknowledged {
 
 type Log = Rc<RefCell<Acknowledged>>;
 
-/// With the elements that it finds, and a file of its own.
+/// Receives the existing elements, and a file of its own.
 type Scenario = fn(&Process, &[Name; 2], &Path, &Log);
 
-/// What a process does, at each call of which it dies. It finds an element that is free, one that a process has locked
-/// that is dead, and what others left half done.
+/// The operations that crash at each of their system calls. There is one unlocked element, one that a crashed process
+/// has locked, and the leftovers of other processes.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("add", |process, _, _, log| {
         if process.add("new").is_ok() {
@@ -88,7 +88,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
                 in_place(queue.open()).map(|queue| fail_and_revive(&queue, |body| text(body), log))
             }
             Process::Normal(queue) => {
-                let schema = queue.schema().expect("it has one").clone();
+                let schema = queue.schema().expect("the queue has a schema").clone();
                 let queue = Queue::builder(queue.path()).schema(schema).max_attempts(1);
                 in_place(queue.open()).map(|queue| fail_and_revive(&queue, body_of, log))
             }
@@ -106,7 +106,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
 
 fn ack_all<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> String, log: &Log) {
     let mut jobs = queue.locked();
-    // The runtime of the test gives back what is locked ahead; here all is asked for.
+    // A prefetched lock would be released by the test's runtime. Here all elements are requested.
     while let Some(job) = in_place(jobs.next()) {
         let Ok(job) = job else { return };
         let body = body(job.value());
@@ -136,11 +136,11 @@ fn fail_and_revive<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> St
 }
 
 #[tokio::test]
-async fn a_crash_at_each_call_loses_nothing_and_doubles_nothing() {
+async fn crash_at_any_system_call_neither_loses_nor_duplicates_an_element() {
     let mut crashes = 0;
     for config in Config::all() {
         for &(scenario, run) in SCENARIOS {
-            // They are long.
+            // These take long.
             if scenario.starts_with("fail") && (!config.counted || config.sync) {
                 continue;
             }
@@ -149,18 +149,18 @@ async fn a_crash_at_each_call_loses_nothing_and_doubles_nothing() {
                 .count();
         }
     }
-    assert!(crashes > 2_000, "{crashes} crashes are too few to be all");
+    assert!(crashes > 2_000, "only {crashes} crashes, some system calls were not reached");
 }
 
-/// Lets a process do so many calls and no more; false where it needs no more.
+/// Lets a process make `call_limit` system calls. Returns false if it needed no more.
 fn crash_after(config: Config, scenario: &str, run: Scenario, call_limit: usize) -> bool {
     let temp_dir = temp_dir();
     let path = temp_dir.path().join("queue");
     let before = Process::start(&path, config);
-    let names = ["free", "dead"].map(|body| before.add(body).expect("nothing fails"));
-    assert!(before.lock(&names[1]).expect("nothing fails"));
+    let names = ["free", "dead"].map(|body| before.add(body).expect("no fault is injected"));
+    assert!(before.lock(&names[1]).expect("no fault is injected"));
     let file = temp_dir.path().join("file");
-    fs::write(&file, "file").expect("it can be written");
+    fs::write(&file, "file").expect("the file can be written");
 
     let (log, calls) = (Log::default(), Rc::new(RefCell::new(0)));
     let process = Process::start(&path, config);
@@ -176,7 +176,7 @@ fn crash_after(config: Config, scenario: &str, run: Scenario, call_limit: usize)
     };
     with_plan(plan, || {
         run(&process, &names, &file, &log);
-        // What is dropped by a process that is dead does nothing either.
+        // Destructors of a crashed process must have no effect either.
         drop(process);
     });
     let crashed = *calls.borrow() > call_limit;
@@ -197,7 +197,7 @@ fn crash_after(config: Config, scenario: &str, run: Scenario, call_limit: usize)
             false => 0,
         };
         let max = u32::from(!acknowledged.removed.contains(body));
-        assert!((min..=max).contains(&count), "{context}: {body} is there {count} times");
+        assert!((min..=max).contains(&count), "{context}: {body} occurs {count} times");
     }
     make_stale(&path);
     after.purge().expect(&context);
@@ -207,7 +207,7 @@ fn crash_after(config: Config, scenario: &str, run: Scenario, call_limit: usize)
     let deep: Vec<_> =
         tree(&path).into_iter().filter(|left| depth(left) > depth(&path) + 1).collect();
     assert!(deep.is_empty(), "{context}: {deep:?}");
-    // The file is where it was, or in the queue, or both where the process crashed between the two steps.
+    // The file is in its place or in the queue, or in both if the process crashed between two steps.
     let moved = found.contains_key("file");
     assert!(file.exists() || moved, "{context}: the file is lost");
     crashed

@@ -1,18 +1,17 @@
-//! One call fails, whichever, and the process goes on. What it is lost_answer is so: what failed did nothing, and what
-//! did not is done.
+//! One system call fails, and the process continues. The result of the operation is true: failed operations had no
+//! effect, and successful operations took effect.
 
 use super::*;
 
-/// A call on a queue that has an element, and what of it is true after the outcome: whether the element is there, or
-/// the new one.
+/// The expected state after an operation on a queue with one old element.
 enum Outcome {
-    /// The new element is there, or not.
+    /// True if the new element is in the queue.
     Added(bool),
-    /// The element is there, and free; or removed.
+    /// The old element is in the queue, and not locked.
     Free,
     Locked,
     Removed,
-    /// Nobody can tell what became of the element, but that it is not there twice.
+    /// The state of the element is unknown, but it does not occur twice.
     Unknown,
 }
 
@@ -85,7 +84,7 @@ fn ack_first<P: Protocol>(queue: &DirQueue<P>) -> Outcome {
 }
 
 #[tokio::test]
-async fn what_an_answer_says_is_so_whatever_call_fails() {
+async fn result_of_an_operation_is_true_whichever_system_call_fails() {
     let mut failures = 0;
     for config in Config::all() {
         for error in [Errno::IO, Errno::DQUOT, Errno::ACCESS] {
@@ -97,24 +96,24 @@ async fn what_an_answer_says_is_so_whatever_call_fails() {
             }
         }
     }
-    assert!(failures > 2_500, "{failures} failures are too few to be all");
+    assert!(failures > 2_500, "only {failures} failures, some system calls were not reached");
 }
 
-/// Over NFS, a request may be done and its outcome lost; sent again, it finds itself done.
+/// Over NFS, the answer to a request may be lost. The repeated request finds that it is already done.
 #[tokio::test]
-async fn what_is_done_and_told_as_done_before_is_not_done_twice() {
+async fn operation_with_a_lost_nfs_answer_takes_effect_once() {
     for config in Config::all() {
         for &(call, run) in CALLS {
             let lost_answer = |what: &'static str| match what {
                 "link" | "mkdir" => Fault::FailAfter(Errno::EXIST),
                 "unlink" | "rmdir" | "rename" => Fault::FailAfter(Errno::NOENT),
-                // What was open is no longer known there.
+                // An open file that the server no longer has.
                 "read" | "write" | "stat" | "list" => Fault::Fail(Errno::STALE),
                 _ => Fault::None,
             };
             let fails = |fault_at: &usize| {
                 let run = |process: &Process, name: &Name| match run(process, name) {
-                    // A lock that is not known to be had stays until a purge finds it.
+                    // A lock that was acquired without an answer stays until a purge.
                     Outcome::Free | Outcome::Locked => Outcome::Unknown,
                     outcome => outcome,
                 };
@@ -125,7 +124,7 @@ async fn what_is_done_and_told_as_done_before_is_not_done_twice() {
     }
 }
 
-/// Makes a call, of whose own calls one, by its number, is another than it should be; false where there are less.
+/// Runs an operation and injects a fault into its system call number `fault_at`. Returns false if it made fewer calls.
 fn run_with_fault(
     config: Config,
     call: &str,
@@ -135,7 +134,7 @@ fn run_with_fault(
 ) -> bool {
     let temp_dir = temp_dir();
     let process = Process::start(&temp_dir.path().join("queue"), config);
-    let name = process.add("old").expect("nothing fails");
+    let name = process.add("old").expect("no fault is injected");
     let calls = Rc::new(RefCell::new((0, "")));
     let plan = {
         let calls = calls.clone();
@@ -169,10 +168,10 @@ fn run_with_fault(
     if let Outcome::Added(false) = outcome {
         let files = tree(other.path()).into_iter().filter(|path| path.is_file());
         let own = if config.normal { 2 } else { 1 };
-        assert_eq!(files.count(), own, "{context}: something is left behind");
+        assert_eq!(files.count(), own, "{context}: leftovers exist");
     }
     if locked {
-        assert!(!other.lock(&name).expect(&context), "{context}: it is not locked");
+        assert!(!other.lock(&name).expect(&context), "{context}: the element is not locked");
         other.unlock(&name).expect(&context);
     }
     let found = other.drain();

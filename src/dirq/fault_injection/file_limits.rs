@@ -1,4 +1,4 @@
-//! A process that may have few files open adds what it could add with less at once.
+//! A process with a low limit of open files can add the same elements, with fewer files open at once.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use crate::dirq::Schema;
 
 const SYNCED: [Config; 2] = [Config { sync: true, ..SIMPLE }, Config { sync: true, ..NORMAL }];
 
-/// Does `work` where no more than `limit` new files can be open at once, and returns how many were.
+/// Runs `work` with at most `limit` new files open at once. Returns the maximum that was open.
 fn with_file_limit<T>(limit: usize, work: impl FnOnce() -> T) -> (T, usize) {
     let (open, max_open) = (Rc::new(RefCell::new(0)), Rc::new(RefCell::new(0)));
     let plan = {
@@ -32,13 +32,13 @@ fn with_file_limit<T>(limit: usize, work: impl FnOnce() -> T) -> (T, usize) {
         }
     };
     let done = with_plan(plan, work);
-    assert_eq!(*open.borrow(), 0, "each is closed");
+    assert_eq!(*open.borrow(), 0, "all files are closed");
     let max_open = *max_open.borrow();
     (done, max_open)
 }
 
 #[tokio::test]
-async fn adds_together_need_no_more_files_than_there_are() {
+async fn group_of_adds_stays_within_the_limit_of_open_files() {
     let bodies: Vec<_> = (0..100).map(|number| format!("{number:03}")).collect();
     let bodies: Vec<_> = bodies.iter().map(String::as_str).collect();
     for config in SYNCED {
@@ -47,19 +47,19 @@ async fn adds_together_need_no_more_files_than_there_are() {
             let process = Process::start(&temp_dir.path().join("queue"), config);
             let (added, _) = with_file_limit(limit, || process.add_each(&bodies));
             let names: Vec<_> =
-                added.into_iter().map(|added| added.expect("there are files enough")).collect();
+                added.into_iter().map(|added| added.expect("the limit permits the add")).collect();
             assert!(names.is_sorted(), "{names:?}");
             let (many, _) = with_file_limit(limit, || process.add_many(&bodies));
-            assert_eq!(many.expect("there are files enough").len(), 100);
+            assert_eq!(many.expect("the limit permits the add").len(), 100);
             let found = process.drain();
             assert!(found.len() == 100 && found.values().all(|&count| count == 2), "{found:?}");
         }
     }
 }
 
-/// Whoever can't have one file open is told why.
+/// Without a single free descriptor, the error states the reason.
 #[tokio::test]
-async fn without_any_file_each_add_is_told_so() {
+async fn add_without_a_free_descriptor_fails_with_emfile() {
     for config in SYNCED {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
@@ -73,12 +73,12 @@ async fn without_any_file_each_add_is_told_so() {
     }
 }
 
-/// An element's directory that can't be opened leaves nothing behind, though it can't be listed either.
+/// An element's directory that cannot be opened, and therefore not listed, is removed nevertheless.
 #[tokio::test]
-async fn where_no_directory_can_be_opened_nothing_is_left() {
+async fn add_that_cannot_open_a_directory_leaves_nothing_behind() {
     let temp_dir = temp_dir();
     let process = Process::start(&temp_dir.path().join("queue"), SYNCED[1]);
-    process.add("x").expect("nothing fails");
+    process.add("x").expect("no fault is injected");
     let mut made = false;
     let plan = move |what: &'static str| {
         made |= what == "mkdir";
@@ -89,34 +89,39 @@ async fn where_no_directory_can_be_opened_nothing_is_left() {
     };
     let added = with_plan(plan, || process.add("y"));
     assert!(matches!(added, Err(Error::Io { .. })), "{added:?}");
-    assert_eq!(fs::read_dir(process.path().join("temporary")).expect("it is there").count(), 0);
+    assert_eq!(
+        fs::read_dir(process.path().join("temporary")).expect("the directory exists").count(),
+        0
+    );
 }
 
 #[tokio::test]
-async fn an_element_of_many_fields_has_few_files_open() {
+async fn element_with_many_fields_opens_at_most_64_files() {
     let fields = (0..200).map(|number| (format!("f{number}"), "string"));
-    let schema = Schema::new(fields).expect("it is one");
+    let schema = Schema::new(fields).expect("the schema is valid");
     let temp_dir = temp_dir();
     let queue = Queue::builder(temp_dir.path()).schema(schema).sync(true);
-    let queue = in_place(queue.open()).expect("nothing fails");
+    let queue = in_place(queue.open()).expect("no fault is injected");
     let mut element = Element::new();
     for number in 0..200 {
         element = element.with(format!("f{number}"), format!("value {number}"));
     }
     for limit in [1, 40, 1_000] {
         let (added, max_open) = with_file_limit(limit, || in_place(queue.add(element.clone())));
-        let name = added.expect("there are files enough");
+        let name = added.expect("the limit permits the add");
         assert!(max_open <= 64, "{max_open} files were open");
-        let found = in_place(queue.dequeue(&name)).expect("nothing fails").expect("it is there");
+        let found = in_place(queue.dequeue(&name))
+            .expect("no fault is injected")
+            .expect("the element exists");
         assert_eq!(found.string("f199"), Some("value 199"));
     }
-    let schema = queue.schema().expect("it has one");
-    let files = schema.encode(element).expect("it fits");
+    let schema = queue.schema().expect("the queue has a schema");
+    let files = schema.encode(element).expect("the element matches the schema");
     let (added, max_open) = with_file_limit(1_000, || queue.protocol.add_each(vec![files]));
     assert!(added[0].is_ok() && max_open <= 64, "{added:?}");
 }
 
-/// Waits for so many, and not for ever: one of them may have failed.
+/// Waits until `count` threads have arrived, with a time limit: one of them may have failed.
 fn rendezvous(arrived: &AtomicUsize, count: usize) {
     let until = Instant::now() + Duration::from_secs(30);
     arrived.fetch_add(1, Relaxed);
@@ -125,9 +130,9 @@ fn rendezvous(arrived: &AtomicUsize, count: usize) {
     }
 }
 
-/// All have written what they write before they sync it, and no one has synced any of it.
+/// All queues have written their files, and none has synced them yet.
 #[test]
-fn many_queues_at_once_have_few_files_open() {
+fn concurrent_adds_to_many_queues_respect_the_process_wide_limit_of_open_files() {
     const QUEUES: usize = 16;
     let (temp_dir, open, arrived) = (temp_dir(), AtomicUsize::new(0), AtomicUsize::new(0));
     let (open, arrived) = (Arc::new(open), Arc::new(arrived));
@@ -156,13 +161,13 @@ fn many_queues_at_once_have_few_files_open() {
                 };
                 let added = with_plan(plan, || process.add_each(&["body"; 64]));
                 assert!(added.iter().all(Result::is_ok), "{added:?}");
-                max_open.take().expect("it has synced")
+                max_open.take().expect("a file was synced")
             }
         };
         let adding: Vec<_> = (0..QUEUES).map(|number| scope.spawn(add(number))).collect();
-        adding.into_iter().map(|adding| adding.join().expect("nothing fails")).collect()
+        adding.into_iter().map(|adding| adding.join().expect("no fault is injected")).collect()
     });
-    // Each has those of one element, whatever the others have.
+    // Each has at least the files of one element, regardless of the others.
     assert!(max_open.iter().all(|&open| open <= 256 + QUEUES * 3), "{max_open:?}");
     assert_eq!(open.load(Relaxed), 0);
 }

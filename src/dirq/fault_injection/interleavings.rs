@@ -1,8 +1,9 @@
-//! Between each two calls of a process, another one does something.
+//! Another process acts between any two system calls of a process.
 
 use super::*;
 
-/// At the call of `first` by this number, does `second` as another process; false where there are less.
+/// Runs `first`, and at its system call `call_number` runs `second` as another process. Returns false if there were
+/// fewer calls.
 fn interleave(
     config: Config,
     call_number: usize,
@@ -28,12 +29,12 @@ fn interleave(
     *calls.borrow() >= call_number
 }
 
-/// Does what another process does, whose calls are all made.
+/// Runs the other process, whose system calls succeed.
 fn with_own_plan(config: Config, work: impl FnOnce()) {
     with_plan(move |what| config.default_fault(what), work);
 }
 
-/// At each call, in each config, on a new queue with one old element.
+/// Runs the interleaving at each call, with each config, on a new queue with one old element.
 fn for_each_interleaving(
     first: impl Fn(&Process, &Name, &str),
     second: impl Fn(&Process, &Name) + Clone + 'static,
@@ -43,7 +44,7 @@ fn for_each_interleaving(
         for call_number in 1.. {
             let temp_dir = temp_dir();
             let path = temp_dir.path().join("queue");
-            let name = Process::start(&path, config).add("old").expect("nothing fails");
+            let name = Process::start(&path, config).add("old").expect("no fault is injected");
             make_stale(&path);
             let context = format!("{config:?}, before the {call_number}. call");
             let second = second.clone();
@@ -63,9 +64,9 @@ fn for_each_interleaving(
 }
 
 #[tokio::test]
-async fn a_purge_takes_no_lock_that_is_new() {
+async fn purge_never_removes_a_new_lock() {
     let is_locked = |process: &Process, name: &Name, context: &str| {
-        assert!(!process.lock(name).expect(context), "{context}: the lock is gone");
+        assert!(!process.lock(name).expect(context), "{context}: the lock was removed");
     };
     for_each_interleaving(
         |process, name, context| assert!(process.lock(name).expect(context), "{context}"),
@@ -77,10 +78,12 @@ async fn a_purge_takes_no_lock_that_is_new() {
         |process, _, context| assert!(process.purge().is_ok(), "{context}"),
         {
             let got = got.clone();
-            move |process, name| *got.borrow_mut() = process.lock(name).expect("nothing fails")
+            move |process, name| {
+                *got.borrow_mut() = process.lock(name).expect("no fault is injected")
+            }
         },
         |process, name, context| {
-            // At the last, nobody came.
+            // At the last number, `second` did not run.
             if got.replace(false) {
                 is_locked(process, name, context);
             }
@@ -89,12 +92,12 @@ async fn a_purge_takes_no_lock_that_is_new() {
 }
 
 #[tokio::test]
-async fn of_two_that_want_an_element_one_gets_it() {
+async fn exactly_one_of_two_processes_dequeues_an_element() {
     let got = Rc::new(RefCell::new(0));
     let take = {
         let got = got.clone();
         move |process: &Process, name: &Name| {
-            let taken = process.dequeue(name).expect("to be late is no error");
+            let taken = process.dequeue(name).expect("losing the race is not an error");
             *got.borrow_mut() += u32::from(taken.is_some());
         }
     };
@@ -112,16 +115,16 @@ async fn of_two_that_want_an_element_one_gets_it() {
 }
 
 #[tokio::test]
-async fn an_add_goes_on_whatever_a_purge_takes() {
+async fn add_succeeds_whatever_a_concurrent_purge_removes() {
     for_each_interleaving(
         |process, _, context| assert!(process.add("new").is_ok(), "{context}"),
         |process, name| {
-            // All that is half done looks old, and the directory of new elements is empty and not the last.
-            process.dequeue(name).expect("nothing fails");
-            fs::create_dir(process.path().join("ffffffff")).expect("it can be made");
+            // All incomplete entries look stale, and the directory of new elements is empty and not the last.
+            process.dequeue(name).expect("no fault is injected");
+            fs::create_dir(process.path().join("ffffffff")).expect("the directory can be created");
             make_stale(process.path());
-            process.purge().expect("nothing fails");
-            fs::remove_dir(process.path().join("ffffffff")).expect("nobody adds to it");
+            process.purge().expect("no fault is injected");
+            fs::remove_dir(process.path().join("ffffffff")).expect("the directory is empty");
         },
         |process, name, context| {
             process.dequeue(name).expect(context);

@@ -1,4 +1,4 @@
-//! Single faults that once did harm.
+//! Regression tests for faults that once caused damage.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
@@ -6,12 +6,12 @@ use super::*;
 use crate::dirq::purge_options::PurgeReport;
 
 fn mode(path: &Path) -> u32 {
-    fs::metadata(path).expect("it is there").mode() & 0o777
+    fs::metadata(path).expect("the path exists").mode() & 0o777
 }
 
-/// With a quota, or over a network, only the close of a file may tell that it was not written.
+/// With a quota, or over a network, a failed write may be reported only by `close`.
 #[tokio::test]
-async fn an_element_whose_close_fails_is_not_added() {
+async fn element_is_not_added_if_close_fails() {
     for config in BOTH_KINDS {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
@@ -27,16 +27,16 @@ async fn an_element_whose_close_fails_is_not_added() {
             assert_eq!(source.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
         }
         assert_eq!(process.names(), []);
-        assert!(!tree(process.path()).iter().any(|path| path.is_file()), "nothing is left behind");
+        assert!(!tree(process.path()).iter().any(|path| path.is_file()), "leftovers exist");
     }
 }
 
 #[tokio::test]
-async fn what_is_added_and_not_synced_is_named() {
+async fn partial_error_names_the_elements_that_were_not_synced() {
     for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
-        // In a normal queue, that of the element's own directory comes before it is added.
+        // A normal queue also syncs each element's directory, before it is added.
         let own = if config.normal { 1 } else { 0 };
         for (count, adds) in [(1, ["x"].as_slice()), (2, &["x", "y"])] {
             let mut syncs = 0;
@@ -60,7 +60,7 @@ async fn what_is_added_and_not_synced_is_named() {
     }
 }
 
-/// How many directories were synced while `work` was done.
+/// Returns how many directories were synced by `work`.
 fn syncs(work: impl FnOnce()) -> usize {
     let count = Rc::new(RefCell::new(0));
     let plan = {
@@ -75,51 +75,55 @@ fn syncs(work: impl FnOnce()) -> usize {
 }
 
 #[tokio::test]
-async fn the_way_to_an_element_is_synced_whoever_made_it() {
+async fn parent_directories_are_synced_although_another_process_created_them() {
     for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
         let temp_dir = temp_dir();
         let path = temp_dir.path().join("deep/deeper/queue");
         let add = |process: &Process| {
-            process.add("x").expect("nothing fails");
+            process.add("x").expect("no fault is injected");
         };
-        // Who made all this does not care.
+        // This process created all directories, without syncing them.
         let other = Process::start(&path, Config { sync: false, ..config });
         add(&other);
         let process = Process::start(&path, config);
         let (first, second) = (syncs(|| add(&process)), syncs(|| add(&process)));
-        // The element's directory and, in a normal queue, the element.
+        // The directory of elements and, in a normal queue, the element's own.
         assert_eq!(second, if config.normal { 2 } else { 1 });
-        // The queue, and at least those above it that were made with it.
+        // In addition the queue, and at least the parents that were created with it.
         assert!(first >= second + 4, "{first} directories were synced");
-        fs::remove_dir_all(&path).expect("it can be removed");
+        fs::remove_dir_all(&path).expect("the directory can be removed");
         add(&other);
-        assert_eq!(syncs(|| add(&process)), first, "it is another one");
+        assert_eq!(syncs(|| add(&process)), first, "the directories are new ones");
     }
 }
 
-/// File systems of disks give the number of what is gone to what is made next.
+/// Disk file systems reuse the inode of a deleted directory.
 #[tokio::test]
-async fn the_name_of_a_directory_is_synced_again_where_it_is_made_anew() {
+async fn recreated_directory_is_synced_again() {
     for config in BOTH_KINDS.map(|config| Config { sync: true, ..config }) {
-        let temp_dir = tempfile::tempdir().expect("a directory can be made");
+        let temp_dir = tempfile::tempdir().expect("a directory can be created");
         let process = Process::start(&temp_dir.path().join("queue"), config);
-        let mut name = process.add("x").expect("nothing fails");
-        let again = syncs(|| name = process.add("x").expect("nothing fails"));
+        let mut name = process.add("x").expect("no fault is injected");
+        let again = syncs(|| name = process.add("x").expect("no fault is injected"));
         process.drain();
         let path = process.path().join(name.to_string());
-        let directory = path.parent().expect("an element is in one");
-        fs::remove_dir(directory).expect("it is empty");
-        // As another process does, with the clock's next tick.
+        let directory = path.parent().expect("an element has a parent directory");
+        fs::remove_dir(directory).expect("the directory is empty");
+        // As by another process, at a later tick of the file system's clock.
         std::thread::sleep(Duration::from_millis(20));
-        fs::create_dir(directory).expect("nobody has made it");
-        let anew = syncs(|| name = process.add("x").expect("nothing fails"));
-        assert_eq!(anew, again + 1, "the queue's own directory was not synced: {config:?}");
+        fs::create_dir(directory).expect("the directory does not exist");
+        let after_recreation = syncs(|| name = process.add("x").expect("no fault is injected"));
+        assert_eq!(
+            after_recreation,
+            again + 1,
+            "the queue's own directory was not synced: {config:?}"
+        );
     }
 }
 
-/// Of several elements, those that were added before one that could not be.
+/// If one of several elements cannot be added, those before it are synced.
 #[tokio::test]
-async fn a_part_of_the_elements_is_synced_too() {
+async fn elements_added_before_an_error_are_synced() {
     let temp_dir = temp_dir();
     let process = Process::start(&temp_dir.path().join("queue"), Config { sync: true, ..SIMPLE });
     let (mut renames, synced) = (0, Rc::new(RefCell::new(false)));
@@ -139,34 +143,34 @@ async fn a_part_of_the_elements_is_synced_too() {
     assert!(*synced.borrow());
 }
 
-/// As Perl's and Python's remove an element: they take its lock last, and look for one anew where it is full.
+/// Perl and Python remove an element's lock last, and retry if the directory is not empty.
 #[tokio::test]
-async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
+async fn late_lock_is_left_to_the_process_that_removes_the_element() {
     let temp_dir = temp_dir();
     let process = Process::start(&temp_dir.path().join("queue"), NORMAL);
-    let name = process.add("x").expect("nothing fails");
+    let name = process.add("x").expect("no fault is injected");
     let element = process.path().join(name.to_string());
     let moved = process.path().join("obsolete/00000000000001");
     let [begin_removal, finish_removal] = [
         Box::new({
             let moved = moved.clone();
             move || {
-                fs::create_dir(element.join("locked")).expect("nobody has it locked");
-                fs::rename(&element, &moved).expect("it can be moved");
+                fs::create_dir(element.join("locked")).expect("the element is not locked");
+                fs::rename(&element, &moved).expect("the element can be moved");
                 for file in ["body", "more"] {
-                    fs::remove_file(moved.join(file)).expect("it is there");
+                    fs::remove_file(moved.join(file)).expect("the file exists");
                 }
-                fs::remove_dir(moved.join("locked")).expect("it is there");
+                fs::remove_dir(moved.join("locked")).expect("the lock exists");
             }
         }) as Box<dyn FnOnce()>,
         Box::new({
             let moved = moved.clone();
-            move || drop(fs::remove_dir(moved).expect_err("it is locked once more"))
+            move || drop(fs::remove_dir(moved).expect_err("the element is locked again"))
         }),
     ];
     let mut remover = vec![("stat", finish_removal), ("mkdir", begin_removal)];
     let plan = move |what: &'static str| {
-        // What comes before the lock is made is not its business.
+        // System calls before `mkdir` are irrelevant.
         if remover.last().is_some_and(|(call, _)| *call == what)
             && let Some((_, step)) = remover.pop()
         {
@@ -175,23 +179,24 @@ async fn a_lock_that_comes_too_late_is_left_to_the_remover() {
         Fault::None
     };
     let locked = with_plan(plan, || process.lock(&name));
-    assert!(!locked.expect("to be late is no error"));
-    fs::remove_dir(moved.join("locked")).expect("what makes it full is a lock");
-    fs::remove_dir(&moved).expect("it is empty");
+    assert!(!locked.expect("losing the race is not an error"));
+    fs::remove_dir(moved.join("locked")).expect("the directory contains a lock");
+    fs::remove_dir(&moved).expect("the directory is empty");
 }
 
-/// Others may write to the queue's directory, and put a link in the place of what was made there.
+/// Other users may have write access to the parent directory, and replace the new directory by a link.
 #[tokio::test]
-async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
+async fn umask_does_not_change_the_mode_of_a_link_target() {
     let temp_dir = temp_dir();
     let (path, private) = (temp_dir.path().join("queue"), temp_dir.path().join("private"));
-    fs::create_dir(&private).expect("it can be made");
-    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    fs::create_dir(&private).expect("the directory can be created");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700))
+        .expect("this user owns the directory");
     let swap = {
         let (path, private) = (path.clone(), private.clone());
         move || {
-            fs::remove_dir(&path).expect("it was just made");
-            symlink(private, path).expect("a link can be made");
+            fs::remove_dir(&path).expect("the directory was just created");
+            symlink(private, path).expect("a link can be created");
         }
     };
     let mut made = 0;
@@ -210,14 +215,14 @@ async fn the_mode_of_what_took_a_directorys_place_is_let_be() {
     assert_eq!(mode(&private), 0o700, "{opened:?}");
 }
 
-/// Only root may give a directory to somebody, and is who may change the mode of any.
+/// Only root can change the owner of a directory, and root may change the mode of any.
 #[tokio::test]
-async fn the_mode_of_somebody_elses_directory_is_let_be() {
+async fn umask_does_not_change_the_mode_of_another_users_directory() {
     let temp_dir = temp_dir();
     let path = temp_dir.path().join("queue");
     let nobody = 65_534;
     if chown(temp_dir.path(), Some(nobody), None).is_err() {
-        println!("we are not root: it is not tried");
+        println!("skipped: needs root");
         return;
     }
     let mut made = 0;
@@ -226,19 +231,21 @@ async fn the_mode_of_somebody_elses_directory_is_let_be() {
         move |what: &'static str| {
             made += usize::from(what == "mkdir");
             if made == 1 && what == "open" {
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is ours");
-                chown(&path, Some(nobody), None).expect("we are root");
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+                    .expect("this user owns the directory");
+                chown(&path, Some(nobody), None).expect("the test runs as root");
                 made += 1;
             }
             Fault::None
         }
     };
-    with_plan(swap, || in_place(QueueSimple::builder(&path).umask(0).open())).expect("it is there");
+    with_plan(swap, || in_place(QueueSimple::builder(&path).umask(0).open()))
+        .expect("the queue opens");
     assert_eq!(mode(&path), 0o700);
 }
 
 #[tokio::test]
-async fn a_file_is_never_open_to_more_than_in_the_end() {
+async fn file_has_its_final_mode_from_its_creation() {
     for config in BOTH_KINDS {
         let temp_dir = temp_dir();
         let path = temp_dir.path().join("queue");
@@ -255,84 +262,84 @@ async fn a_file_is_never_open_to_more_than_in_the_end() {
         };
         with_plan(plan, || match config.normal {
             true => {
-                let schema = "body:string,more:binary?".parse().expect("it is a schema");
+                let schema = "body:string,more:binary?".parse().expect("the schema is valid");
                 let queue = in_place(Queue::builder(&path).schema(schema).umask(0o077).open());
-                in_place(queue.expect("it opens").add(element("x"))).map(drop)
+                in_place(queue.expect("the queue opens").add(element("x"))).map(drop)
             }
             false => {
                 let queue = in_place(QueueSimple::builder(&path).umask(0o077).open());
-                in_place(queue.expect("it opens").add("x")).map(drop)
+                in_place(queue.expect("the queue opens").add("x")).map(drop)
             }
         })
-        .expect("it can be added");
+        .expect("the add succeeds");
         assert!(!seen.borrow().is_empty() && seen.borrow().iter().all(|mode| *mode == 0o600));
     }
 }
 
 #[tokio::test]
-async fn a_purge_goes_on_past_what_it_may_not_touch() {
+async fn purge_continues_after_an_item_without_permission() {
     for config in BOTH_KINDS {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
         for body in ["a", "b", "c"] {
-            let name = process.add(body).expect("nothing fails");
-            assert!(process.lock(&name).expect("nothing fails"));
+            let name = process.add(body).expect("no fault is injected");
+            assert!(process.lock(&name).expect("no fault is injected"));
         }
         make_stale(process.path());
-        let (mut taken, call) = (0, if config.normal { "rmdir" } else { "unlink" });
+        let (mut removals, call) = (0, if config.normal { "rmdir" } else { "unlink" });
         let plan = move |what: &'static str| {
-            taken += usize::from(what == call);
-            match what == call && taken == 1 {
+            removals += usize::from(what == call);
+            match what == call && removals == 1 {
                 true => Fault::Fail(Errno::ACCESS),
                 false => Fault::None,
             }
         };
-        let report = with_plan(plan, || process.purge()).expect("the rest can be purged");
+        let report = with_plan(plan, || process.purge()).expect("the purge continues");
         assert_eq!(report, PurgeReport { locks: 2, failed: 1, ..PurgeReport::default() });
     }
 }
 
-/// A try in vain must not keep the lock of a dead process young.
+/// A failed attempt to lock must not renew the lock of a crashed process.
 #[tokio::test]
-async fn who_can_not_lock_an_element_leaves_its_age() {
+async fn failed_lock_does_not_change_the_age_of_the_element() {
     for config in BOTH_KINDS {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
-        let name = process.add("x").expect("nothing fails");
-        assert!(process.lock(&name).expect("nothing fails"));
+        let name = process.add("x").expect("no fault is injected");
+        assert!(process.lock(&name).expect("no fault is injected"));
         make_stale(process.path());
-        assert!(!process.lock(&name).expect("nothing fails"));
-        assert_eq!(process.purge().expect("nothing fails").locks, 1);
+        assert!(!process.lock(&name).expect("no fault is injected"));
+        assert_eq!(process.purge().expect("no fault is injected").locks, 1);
     }
 }
 
-/// The disk is full until somebody takes what it is full of.
+/// The disk is full until a worker removes elements.
 #[tokio::test]
-async fn what_can_not_be_counted_is_given_out_all_the_same() {
+async fn element_is_delivered_although_its_record_cannot_be_written() {
     for config in BOTH_KINDS.map(|config| Config { counted: true, ..config }) {
         let temp_dir = temp_dir();
         let process = Process::start(&temp_dir.path().join("queue"), config);
-        process.add("x").expect("nothing fails");
+        process.add("x").expect("no fault is injected");
         let full = |what: &'static str| match what {
             "symlink" => Fault::Fail(Errno::NOSPC),
             _ => Fault::None,
         };
         either!(&process, queue => with_plan(full, || {
-            let job = in_place(queue.locked().next()).expect("it is there").expect("it can be read");
+            let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
             assert_eq!(job.attempts(), 1);
-            // That it failed is not to be remembered either, and it is unlocked.
+            // The failure cannot be recorded either, and the element is unlocked.
             let failed = in_place(job.retry_in(Duration::from_secs(3600)));
             assert!(matches!(failed, Err(Error::Io { operation: "write", .. })), "{failed:?}");
-            let job = in_place(queue.locked().next()).expect("it is there").expect("it can be read");
-            in_place(job.ack()).expect("it is locked");
+            let job = in_place(queue.locked().next()).expect("an element is available").expect("the element is readable");
+            in_place(job.ack()).expect("the element is locked");
         }));
         assert_eq!(process.names(), []);
     }
 }
 
-/// Who asks is a thread of the runtime, and must not wait for a disk with another.
+/// The caller is a thread of the runtime and must not wait for a lock that is held during disk access.
 #[test]
-fn who_counts_a_directory_holds_up_nobody_who_asks() {
+fn count_of_a_directory_does_not_block_other_callers() {
     use std::sync::mpsc::channel;
 
     let temp_dir = temp_dir();
@@ -350,18 +357,23 @@ fn who_counts_a_directory_holds_up_nobody_who_asks() {
         let queue = queue.clone();
         std::thread::spawn(move || with_plan(slow, || in_place(queue.add(element("x"))).map(drop)))
     };
-    is_counting.recv().expect("it counts");
+    is_counting.recv().expect("the count has begun");
     let (asked, answer) = channel();
     let asker = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime can be created");
         runtime.block_on(async {
-            assert!(queue.add(element("y")).now_or_never().is_none(), "another thread waits");
+            assert!(
+                queue.add(element("y")).now_or_never().is_none(),
+                "the add waits on another thread"
+            );
             let _ = asked.send(());
         });
     });
     let answered = answer.recv_timeout(Duration::from_secs(5));
     drop(resume);
-    adder.join().expect("it does not panic").expect("nothing fails");
-    asker.join().expect("it does not panic");
-    answered.expect("it waits for who counts");
+    adder.join().expect("the thread does not panic").expect("no fault is injected");
+    asker.join().expect("the thread does not panic");
+    answered.expect("the caller was blocked by the count");
 }

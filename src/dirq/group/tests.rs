@@ -1,4 +1,4 @@
-//! Each add is made once, whoever leads, gives up, or loses the runtime that it leads in.
+//! Each add is executed exactly once, regardless of its leader, of cancelled callers, and of runtimes that shut down.
 
 use std::{future::Future, pin::Pin, sync::mpsc};
 
@@ -18,34 +18,34 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap()
 }
 
-/// A queue, in a temp_dir, whose elements have at most nine bytes.
+/// Opens a queue in a temporary directory, with a maximum size of nine bytes.
 fn open() -> (QueueSimple, TempDir) {
     let temp_dir = tempfile::tempdir().unwrap();
     let open = QueueSimple::builder(temp_dir.path()).sync(true).max_size(9).open();
     (runtime().block_on(open).unwrap(), temp_dir)
 }
 
-/// An add, whatever the queue is on.
+/// Returns a future that adds in a group, regardless of the queue's storage.
 fn add_to(queue: &QueueSimple, body: &str) -> AddFuture {
     let (queue, body) = (queue.protocol.clone(), body.as_bytes().to_vec());
     Box::pin(async move { add(&queue, body, None).await })
 }
 
-/// The same, in line.
+/// Same as [`add_to`], after the add was queued.
 fn queued_add(queue: &QueueSimple, body: &str) -> AddFuture {
     let mut adding = add_to(queue, body);
     assert!((&mut adding).now_or_never().is_none());
     adding
 }
 
-/// Somebody leads, as long as this is kept, and does not come to what is added.
+/// Returns a leader that does not execute adds until it is spawned.
 fn with_leader(queue: &QueueSimple) -> GroupLeader<impl AddInGroups> {
     queue.protocol.group().state().has_leader = true;
     GroupLeader { queue: queue.protocol.clone(), has_resigned: false }
 }
 
 async fn read(queue: &QueueSimple, name: Name) -> String {
-    let body = queue.peek(&name).await.unwrap().expect("it is there");
+    let body = queue.peek(&name).await.unwrap().expect("the element exists");
     String::from_utf8(body.to_vec()).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn count(queue: &QueueSimple) -> u64 {
 }
 
 #[test]
-fn those_who_wait_are_added_together_in_their_order() {
+fn queued_adds_are_executed_together_in_order() {
     let (queue, _temp_dir) = open();
     let leader = with_leader(&queue);
     runtime().block_on(async {
@@ -69,7 +69,7 @@ fn those_who_wait_are_added_together_in_their_order() {
 }
 
 #[test]
-fn who_gives_up_before_it_is_begun_adds_nothing_and_holds_up_nobody() {
+fn cancelled_queued_add_adds_nothing_and_blocks_no_other_add() {
     let (queue, _temp_dir) = open();
     let leader = with_leader(&queue);
     runtime().block_on(async {
@@ -84,7 +84,7 @@ fn who_gives_up_before_it_is_begun_adds_nothing_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_bad_one_harms_no_other() {
+fn failing_add_does_not_affect_other_adds_of_its_group() {
     let (queue, _temp_dir) = open();
     let leader = with_leader(&queue);
     runtime().block_on(async {
@@ -98,9 +98,9 @@ fn a_bad_one_harms_no_other() {
     });
 }
 
-/// The names are there, and nobody knows whether they survive: each is added its own.
+/// The elements are in the queue but may not be durable: each caller gets the name of its own.
 #[test]
-fn where_the_directory_is_not_synced_each_is_told_so() {
+fn failed_directory_sync_is_reported_to_each_caller_with_its_name() {
     let (queue, _temp_dir) = open();
     let fault = |what| match what {
         "sync a directory" => Fault::Fail(rustix::io::Errno::IO),
@@ -118,7 +118,7 @@ fn where_the_directory_is_not_synced_each_is_told_so() {
 }
 
 #[test]
-fn where_there_is_no_thread_all_are_told_and_the_next_one_is_added() {
+fn missing_leader_thread_fails_queued_adds_and_the_next_add_succeeds() {
     let (queue, _temp_dir) = open();
     let leader = with_leader(&queue);
     runtime().block_on(async {
@@ -135,7 +135,7 @@ fn where_there_is_no_thread_all_are_told_and_the_next_one_is_added() {
 }
 
 #[test]
-fn a_runtime_that_ends_takes_no_other_along() {
+fn shutdown_of_one_runtime_does_not_affect_adds_of_another() {
     let (queue, _temp_dir) = open();
     let ends = runtime();
     let leader = with_leader(&queue);
@@ -144,7 +144,7 @@ fn a_runtime_that_ends_takes_no_other_along() {
     ends.spawn(async move { sender.send(first.await) });
     let second = queued_add(&queue, "second");
     ends.shutdown_background();
-    assert!(receiver.recv().is_err(), "it is dropped with its runtime");
+    assert!(receiver.recv().is_err(), "the task is dropped with its runtime");
     leader.spawn();
     runtime().block_on(async {
         assert_eq!(read(&queue, second.await.unwrap()).await, "second");
@@ -152,9 +152,9 @@ fn a_runtime_that_ends_takes_no_other_along() {
     assert_eq!(count(&queue), 1);
 }
 
-/// All come and go in four runtimes, and each that is added of an add has one.
+/// Callers on four runtimes add and cancel concurrently, and each successful add has one element.
 #[test]
-fn many_at_once_are_each_added_once() {
+fn concurrent_adds_are_each_executed_once() {
     let (queue, _temp_dir) = open();
     let added: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
@@ -188,15 +188,15 @@ fn many_at_once_are_each_added_once() {
     for (name, body) in &added {
         assert_eq!(&runtime().block_on(read(&queue, *name)), body);
     }
-    // Who gave up while it was made was added too.
+    // Adds that were cancelled after their group had begun are in the queue too.
     assert!((480..=720).contains(&count(&queue)), "{}", count(&queue));
     let state = queue.protocol.group().state();
     assert!(state.waiting.is_empty());
 }
 
-/// What is let in is counted until it is there or given up, wherever that is.
+/// A permit counts until its element is in the queue, or the add is dropped, wherever that happens.
 #[test]
-fn a_bound_holds_and_leaks_nothing_where_adds_are_dropped_anywhere() {
+fn bound_holds_and_leaks_no_permits_when_adds_are_dropped_at_any_poll() {
     let temp_dir = tempfile::tempdir().unwrap();
     let open = QueueSimple::builder(temp_dir.path()).sync(true).max_elements(8).open();
     let runtime = runtime();
@@ -217,7 +217,7 @@ fn a_bound_holds_and_leaks_nothing_where_adds_are_dropped_anywhere() {
                 let adds = join_all((0..3).map(|_| queue.add("stays"))).await;
                 is_full = adds.iter().any(|add| matches!(add, Err(Error::Full { .. })));
             }
-            // What was dropped may be added still, and is let in already.
+            // Dropped adds may still be executed, and have permits.
             while queue.protocol.group().state().has_leader {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! The slot is spinning_worker and left, work is handed over and taken back, and nobody waits for ever.
+//! The slot is filled and emptied, jobs are handed over and taken back, and no caller waits forever.
 
 use std::{
     future::Future,
@@ -12,10 +12,10 @@ use tokio::{runtime::Runtime, task::yield_now};
 
 use super::*;
 
-/// No test waits as long.
+/// Longer than any test waits.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// One whose slot is spinning_worker by a thread that takes what is handed over, so many times, and has the processor.
+/// Returns a handoff whose slot is filled by a thread that runs `times` jobs and is always scheduled.
 fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
     let handoff = Arc::<SpinHandoff>::default();
     assert!(handoff.finish_work(Instant::now(), true));
@@ -33,7 +33,7 @@ fn spinning_worker(times: usize) -> (Arc<SpinHandoff>, JoinHandle<()>) {
     (handoff, thread)
 }
 
-/// One whose slot is spinning_worker by nobody, as by a thread that gets no processor.
+/// Returns a handoff whose slot is filled without a thread, as if the thread were never scheduled.
 fn stalled_worker() -> Arc<SpinHandoff> {
     let handoff = Arc::<SpinHandoff>::default();
     assert!(handoff.finish_work(Instant::now(), true));
@@ -45,7 +45,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn work_is_done_by_who_stands_by() {
+fn job_runs_on_the_spinning_thread() {
     let (handoff, thread) = spinning_worker(2);
     runtime().block_on(async {
         for _ in 0..2 {
@@ -57,11 +57,11 @@ fn work_is_done_by_who_stands_by() {
 }
 
 #[test]
-fn who_has_done_work_stands_by_for_what_follows() {
+fn worker_spins_for_the_next_job_after_back_to_back_calls() {
     let runtime = runtime();
     let handoff = Arc::<SpinHandoff>::default();
     runtime.block_on(async {
-        // On a machine that is busy it takes luck.
+        // Depends on the scheduler, so it may take several attempts on a busy machine.
         while handoff.state().tickets < 3 {
             for short in [true, false] {
                 assert_eq!(handoff.run(short, || 7).await.unwrap(), 7);
@@ -69,16 +69,16 @@ fn who_has_done_work_stands_by_for_what_follows() {
         }
     });
     drop(runtime);
-    assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "nobody stays for ever");
+    assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "no thread spins forever");
 }
 
 #[tokio::test]
-async fn who_gets_no_processor_is_relieved_of_the_work() {
+async fn job_is_taken_back_from_a_worker_that_is_not_scheduled() {
     let handoff = stalled_worker();
     assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
     assert!(matches!(handoff.state().slot, WorkerSlot::Spinning));
     assert!(!handoff.has_job.load(Acquire));
-    // Nobody is asked for a while, and each time it is in vain for twice as long.
+    // Spinning is suspended for some calls, for twice as many after each failure.
     for expected in [8, 16, 32] {
         for _ in 0..expected {
             let tickets = handoff.state().tickets;
@@ -92,13 +92,13 @@ async fn who_gets_no_processor_is_relieved_of_the_work() {
 }
 
 #[tokio::test]
-async fn who_stands_by_in_vain_leaves_and_nobody_does_for_a_while() {
+async fn idle_worker_stops_spinning_and_the_next_calls_do_not_spin() {
     let handoff = stalled_worker();
     assert!(handoff.next_job(Instant::now()).is_none());
     assert!(matches!(handoff.state().slot, WorkerSlot::Empty));
     for _ in 0..8 {
         assert_eq!(handoff.run(true, || 7).await.unwrap(), 7);
-        assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "its thread stands by");
+        assert!(matches!(handoff.state().slot, WorkerSlot::Empty), "the thread spins");
     }
     assert!(!handoff.state().backoff.skips_call());
 }
@@ -118,7 +118,7 @@ async fn no_work_waits_behind_other_work() {
 }
 
 #[test]
-fn a_panic_is_that_of_who_waits() {
+fn panic_of_a_job_reaches_its_caller() {
     let (handoff, thread) = spinning_worker(2);
     let runtime = runtime();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -139,13 +139,13 @@ impl Wake for PanickingWaker {
 }
 
 #[test]
-fn who_stands_by_survives_a_waker_that_panics() {
+fn spinning_worker_survives_a_panicking_waker() {
     let runtime = runtime();
     let handoff = Arc::<SpinHandoff>::default();
     let entered = runtime.enter();
     let (release, released) = mpsc::channel::<()>();
     let waker = Waker::from(Arc::new(PanickingWaker));
-    // As one that is_back_to_back others: its thread stands by before it tells.
+    // As for back-to-back calls: the thread fills the slot before it sends the result.
     let (sender, ended) = oneshot::channel();
     let work = move || released.recv().is_err();
     handoff.spawn(Box::new(Task { work: Some(work), done: None, sender }), true);
@@ -153,15 +153,15 @@ fn who_stands_by_survives_a_waker_that_panics() {
     assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     drop(release);
     drop(entered);
-    // It waits for its threads.
+    // Dropping the runtime waits for its blocking threads.
     drop(runtime);
     let state = handoff.state();
     assert!(state.last_finished.is_some());
-    assert!(matches!(state.slot, WorkerSlot::Empty), "work may be handed to nobody");
+    assert!(matches!(state.slot, WorkerSlot::Empty), "the slot is filled although no thread spins");
 }
 
 #[test]
-fn what_nobody_waits_for_is_done_all_the_same() {
+fn job_runs_although_its_caller_is_dropped() {
     struct Dropped(mpsc::Sender<thread::ThreadId>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -186,7 +186,7 @@ fn what_nobody_waits_for_is_done_all_the_same() {
 }
 
 #[test]
-fn a_runtime_ends_while_another_one_uses_its_thread() {
+fn runtime_shuts_down_while_another_runtime_uses_its_thread() {
     let handoff = Arc::<SpinHandoff>::default();
     let (stop, stopped) = mpsc::channel::<()>();
     let other = thread::spawn({
