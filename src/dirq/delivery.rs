@@ -82,7 +82,7 @@ impl Delivery {
         }
     }
 
-    /// Records the failure before the element is unlocked. It waits for its backoff, or for `delay`.
+    /// Records the outcome before the element is unlocked. A failed element waits for its backoff, or for `delay`.
     pub(super) fn record_unlock(
         &self,
         root: &Root,

@@ -36,7 +36,7 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     #[doc(alias = "enqueue")]
     pub async fn add(&self, data: impl AsRef<[u8]>) -> Result<Name, Error> {
         drop(data);
@@ -47,7 +47,7 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn add_many<B: AsRef<[u8]>>(
         &self,
         bodies: impl IntoIterator<Item = B>,
@@ -75,7 +75,7 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn count(&self) -> Result<u64, Error> {
         Ok(0)
     }
@@ -89,7 +89,7 @@ impl QueueNull {
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never fails.
     pub async fn purge(&self, _: Purge) -> Result<PurgeReport, Error> {
         Ok(PurgeReport::default())
     }

@@ -66,8 +66,9 @@ struct Prefetch<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Prefetch<T> {
+    /// Maximum number of elements in a batch. The docs of `locked` state it.
     const MAX_COUNT: usize = 64;
-    /// Maximum size of a batch in bytes, not counting the last element.
+    /// Maximum size of a batch in bytes. The first element may be longer, because it was requested.
     const MAX_BYTES: u64 = 1 << 20;
     /// If a batch is used up within this time, the size of the next one is doubled.
     const FAST_CONSUMER: Duration = Duration::from_millis(10);

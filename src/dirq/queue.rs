@@ -97,9 +97,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Examples
     ///
-    /// A [`Queue`](super::Queue) works the same; its elements are not bytes.
-    ///
-    /// The same with a [`Queue`](super::Queue), whose elements are not bytes.
+    /// A [`Queue`](super::Queue) works the same, except that its elements are not bytes.
     ///
     /// ```
     /// use fleeting::dirq::{Error, QueueSimple};
@@ -107,8 +105,8 @@ impl<P: Protocol> DirQueue<P> {
     /// async fn drain(queue: QueueSimple) -> Result<(), Error> {
     ///     let mut jobs = queue.locked();
     ///     while let Some(job) = jobs.next().await {
-    ///         // What can't be read must not keep the rest from being done.
     ///         // Unreadable elements must not block the others.
+    ///         let Ok(job) = job.inspect_err(|error| eprintln!("{error}")) else { continue };
     ///         if work(job.value()).await.is_ok() {
     ///             job.ack().await?;
     ///         } // otherwise it is unlocked, and delivered again after its backoff, if any

@@ -83,8 +83,8 @@ impl Options {
         let umask = umask.map(|umask| Mode::from_bits_retain(umask as _));
         // Resolved now: the process may change its working directory while the queue is open.
         let path = absolute(&path).map_err(|error| Error::io("resolve", path, error))?;
-        // Through a symbolic link, if the path is one: `open_root` follows it too.
         make_all(&path, umask)?;
+        // `stat` follows a symbolic link at the path, as `open_root` does.
         let at_path = stat(&path).map_err(Error::on("open", || &path))?;
         if !is_directory(&at_path) {
             return Err(Error::io("open", path, io::Error::from(io::ErrorKind::NotADirectory)));

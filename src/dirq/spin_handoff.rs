@@ -34,8 +34,8 @@ use tokio::{
 
 use self::backoff::SpinBackoff;
 
-/// Time for which a caller spins for its result. It covers most calls and about the cost of being woken. Also the
-/// maximum gap between calls in quick succession.
+/// Time for which a caller spins for its result: about the duration of most calls, and about the cost of waking a
+/// thread. Also the maximum gap between calls in quick succession.
 const CALLER_SPIN: Duration = Duration::from_micros(100);
 
 /// Time for which a thread spins for work. Longer than [`CALLER_SPIN`], because the caller of the previous work may
@@ -154,6 +154,7 @@ impl SpinHandoff {
         // The spinning thread still exists, but was not scheduled.
         if let WorkerSlot::Handed(_, job) = mem::replace(&mut state.slot, WorkerSlot::Spinning) {
             self.has_job.store(false, Release);
+            // The lock is released first: the spinning thread must not wait for the creation of another thread.
             drop(state);
             self.spawn(job, false);
         }

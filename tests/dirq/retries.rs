@@ -128,7 +128,7 @@ async fn dead_letter_is_skipped_until_revive() {
         next(&queue).await.unwrap().retry_in(Duration::ZERO).await.unwrap();
     }
     assert_eq!(record_text(&queue, &name).as_deref(), Some("2 dead"));
-    // All handles skip it, whatever their settings.
+    // All handles skip it, regardless of their settings.
     let other = QueueSimple::open(queue.path()).await.unwrap();
     for queue in [&queue, &other] {
         assert!(next(queue).await.is_none());
