@@ -55,18 +55,18 @@ fn run_crash_rounds(
     let rounds = number("FLEETING_CRASH_ROUNDS", 100);
     println!("FLEETING_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = match Path::new("/dev/shm").is_dir() {
+    let temp_dir = match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm"),
         false => tempfile::tempdir(),
     };
-    let folder = folder.expect("a directory can be created");
-    let queue = folder.path();
+    let temp_dir = temp_dir.expect("a directory can be created");
+    let queue = temp_dir.path();
     let start = Instant::now();
 
     // The number of times that each body was printed, and the bodies that may be delivered again.
     let mut seen: HashMap<String, (u32, u32)> = HashMap::new();
     let mut added = 0_u64;
-    let mut unsure: Vec<String> = Vec::new();
+    let mut uncertain: Vec<String> = Vec::new();
     let mut excused = 0;
     for round in 0.. {
         // On a busy machine, a writer may add little before it is killed.
@@ -87,7 +87,7 @@ fn run_crash_rounds(
         added += acked;
         seen.extend((0..acked).map(|n| (name(n), (0, 0))));
         // The writer may have been killed between the add and the output.
-        unsure.push(name(acked));
+        uncertain.push(name(acked));
         for mut reader in readers {
             let was_killed = reader.was_killed();
             let lines = reader.finish();
@@ -119,22 +119,22 @@ fn run_crash_rounds(
         .keys()
         .filter(|&body| {
             let (round, n) = body.split_once('-').expect("a body is a round and a number");
-            let first_unsure = unsure[round.parse::<usize>().expect("a round is a number")]
+            let first_uncertain = uncertain[round.parse::<usize>().expect("a round is a number")]
                 .split_once('-')
                 .map(|(_, n)| n.parse::<u64>().expect("a number"));
-            n.parse::<u64>().ok() > first_unsure
+            n.parse::<u64>().ok() > first_uncertain
         })
         .collect();
     assert!(surprises.is_empty(), "no process added {surprises:?}, seed {seed}");
     let lost: Vec<_> = seen.iter().filter(|(_, times)| times.0 == 0).collect();
     assert!(lost.is_empty(), "lost, seed {seed}: {lost:?}");
     // If a reader was killed after printing an element and before removing it, the element is delivered again.
-    let doubled: Vec<_> = seen.iter().filter(|(_, times)| times.0 > 1 + times.1).collect();
-    assert!(doubled.is_empty(), "duplicated, seed {seed}: {doubled:?}");
+    let duplicated: Vec<_> = seen.iter().filter(|(_, times)| times.0 > 1 + times.1).collect();
+    assert!(duplicated.is_empty(), "duplicated, seed {seed}: {duplicated:?}");
     let again = seen.values().filter(|times| times.0 > 1).count();
     println!(
-        "{kind}: {} rounds, {added} elements, {again} came again ({excused} might), {} at the end, in {:?}",
-        unsure.len(),
+        "{kind}: {} rounds, {added} elements, {again} delivered again ({excused} permitted), {} left at the end, in {:?}",
+        uncertain.len(),
         rest.len(),
         start.elapsed()
     );
@@ -144,7 +144,7 @@ fn run_crash_rounds(
     assert!(left.len() <= allowed, "leftovers exist, seed {seed}: {left:?}");
     assert!(
         left.iter().all(|path| Path::new(path).parent() == Some(queue)),
-        "junk, seed {seed}: {left:?}"
+        "leftovers, seed {seed}: {left:?}"
     );
 }
 
@@ -238,22 +238,20 @@ fn purge(queue: &Path, options: &[&str]) {
     let mut purge = Process::start(queue, options, "purge");
     purge.wait();
     purge.finish();
-    let junk = |path: &&String| {
+    let leftovers = |path: &&String| {
         [".tmp", ".lck", "/locked"].iter().any(|end| path.ends_with(end))
             || path.contains("/temporary/")
             || path.contains("/obsolete/")
     };
     let left = files(queue);
-    let junk: Vec<_> = left.iter().filter(junk).collect();
-    assert!(junk.is_empty(), "the purge left {junk:?}");
+    let leftovers: Vec<_> = left.iter().filter(leftovers).collect();
+    assert!(leftovers.is_empty(), "the purge left {leftovers:?}");
 }
 
-/// Returns all paths below `folder`, each after its directory.
-fn files(folder: &Path) -> Vec<String> {
+/// Returns all paths below `top`, each after its directory.
+fn files(top: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in
-        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-    {
+    for entry in fs::read_dir(top).unwrap_or_else(|error| panic!("{}: {error}", top.display())) {
         let path = entry.expect("the directory can be listed").path();
         found.push(path.to_str().expect("paths are ASCII").to_owned());
         if path.is_dir() {

@@ -22,23 +22,23 @@ fn config() -> ProptestConfig {
 
 /// A queue with a table, a string and a binary field, of which only the table is mandatory.
 struct Fixture {
-    _folder: TempDir,
+    _temp_dir: TempDir,
     runtime: Runtime,
     queue: Queue,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let folder = match Path::new("/dev/shm").is_dir() {
+        let temp_dir = match Path::new("/dev/shm").is_dir() {
             true => tempfile::tempdir_in("/dev/shm"),
             false => tempfile::tempdir(),
         };
-        let folder = folder.unwrap();
+        let temp_dir = temp_dir.unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let schema = "table:table,text:string?,bytes:binary?".parse().unwrap();
-        let queue = Queue::builder(folder.path()).schema(schema).open();
+        let queue = Queue::builder(temp_dir.path()).schema(schema).open();
         let queue = runtime.block_on(queue).unwrap();
-        Self { _folder: folder, runtime, queue }
+        Self { _temp_dir: temp_dir, runtime, queue }
     }
 
     fn add(&self, element: Element) -> Name {

@@ -58,16 +58,16 @@ fn seconds_since_1970() -> f64 {
 
 #[tokio::test(start_paused = true)]
 async fn expired_entry_becomes_an_element() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::new();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let run = tokio::spawn(spool.run(cache.events_lossless(10)));
     cache.set_ex("ada \"the\" countess".to_owned(), BTreeMap::from([("n", 42)]), SECOND).await;
     sleep(3 * SECOND).await;
     cache.shutdown().await;
     assert_eq!(run.await.unwrap().written, 1);
 
-    let mut bodies = bodies(folder.path());
+    let mut bodies = bodies(temp_dir.path());
     assert_eq!(bodies.len(), 1);
     let meta = bodies[0]["meta"].take();
     let expected = json!({ "key": "ada \"the\" countess", "value": { "n": 42 }, "meta": null });
@@ -83,9 +83,9 @@ async fn expired_entry_becomes_an_element() {
 
 #[tokio::test(start_paused = true)]
 async fn normal_queue_receives_fields_and_a_table() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::builder().publish([Cause::Expired, Cause::Removed]).build();
-    let queue = Queue::builder(folder.path()).schema(Spool::schema()).open().await.unwrap();
+    let queue = Queue::builder(temp_dir.path()).schema(Spool::schema()).open().await.unwrap();
     let spool = Spool::new(queue.clone()).causes([Cause::Expired, Cause::Removed]);
     let run = tokio::spawn(spool.run(cache.events_lossless(10)));
     cache.set_ex(7, "a\tb\n", SECOND).await;
@@ -115,15 +115,15 @@ async fn normal_queue_receives_fields_and_a_table() {
 
 #[tokio::test]
 async fn queue_with_another_schema_is_rejected() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let schema = "key:binary,value:string,meta:table".parse().unwrap();
-    for queue in [Queue::builder(folder.path()).schema(schema), Queue::builder(folder.path())] {
+    for queue in [Queue::builder(temp_dir.path()).schema(schema), Queue::builder(temp_dir.path())] {
         let queue = queue.open().await.unwrap();
         let refused = std::panic::catch_unwind(|| Spool::new(queue));
         assert!(refused.is_err(), "the schema has no key of type string");
     }
     let more = "key:string,value:string,meta:table?,more:binary?".parse().unwrap();
-    Spool::new(Queue::builder(folder.path()).schema(more).open().await.unwrap());
+    Spool::new(Queue::builder(temp_dir.path()).schema(more).open().await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,9 +135,9 @@ async fn spool_writes_only_the_chosen_causes() {
         (Some(vec![Cause::Replaced, Cause::Removed]), vec![3, 2]),
         (Some(vec![]), vec![]),
     ] {
-        let folder = scratch();
+        let temp_dir = scratch();
         let cache = Cache::builder().publish(all).build();
-        let mut spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+        let mut spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
         if let Some(causes) = causes {
             spool = spool.causes(causes);
         }
@@ -150,7 +150,7 @@ async fn spool_writes_only_the_chosen_causes() {
         cache.sweep().await;
         cache.shutdown().await;
         let stats = spool.run(&mut events).await;
-        let mut keys = keys(folder.path());
+        let mut keys = keys(temp_dir.path());
         assert_eq!((stats.written as usize, stats.in_hand), (keys.len(), 0));
         let mut expected = expected;
         keys.sort();
@@ -161,9 +161,9 @@ async fn spool_writes_only_the_chosen_causes() {
 
 #[tokio::test]
 async fn spool_keeps_the_order_of_the_events() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::builder().sweep(Sweep::manual()).build();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let mut events = cache.events_lossless(10_000);
     for key in 0..3_000_u64 {
         cache.set_ex(key, (), SECOND).await;
@@ -172,13 +172,13 @@ async fn spool_keeps_the_order_of_the_events() {
     cache.shutdown().await;
     let stats = spool.run(&mut events).await;
     assert_eq!((stats.written, stats.in_hand, stats.stalled), (3_000, 0, None));
-    assert_eq!(keys(folder.path()), (0..3_000).collect::<Vec<_>>());
+    assert_eq!(keys(temp_dir.path()), (0..3_000).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn concurrent_runs_end_when_their_own_events_are_written() {
-    let folder = scratch();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let temp_dir = scratch();
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let caches: Vec<Cache<u64, u64>> = (0..3).map(|_| Cache::new()).collect();
     let runs: Vec<_> =
         caches.iter().map(|cache| tokio::spawn(spool.run(cache.events_lossless(100)))).collect();
@@ -189,7 +189,7 @@ async fn concurrent_runs_end_when_their_own_events_are_written() {
         cache.shutdown().await;
         timeout(TIMEOUT, run).await.expect("a run does not wait for another's stream").unwrap();
     }
-    let mut keys = keys(folder.path());
+    let mut keys = keys(temp_dir.path());
     keys.sort();
     assert_eq!(keys, (0..3_000).collect::<Vec<_>>());
 }
@@ -214,7 +214,7 @@ impl Serialize for Odd {
 
 #[tokio::test]
 async fn event_that_serde_rejects_is_counted_and_blocks_no_other() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(10);
     for (key, value) in [Odd::Fails, Odd::Fine, Odd::Panics, Odd::Fine].into_iter().enumerate() {
@@ -223,9 +223,10 @@ async fn event_that_serde_rejects_is_counted_and_blocks_no_other() {
     }
     cache.shutdown().await;
     let (log, _guard) = Log::start(Level::INFO);
-    let stats = Spool::new(QueueSimple::open(folder.path()).await.unwrap()).run(&mut events).await;
+    let stats =
+        Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap()).run(&mut events).await;
     assert_eq!((stats.written, stats.unwritable, stats.in_hand), (2, 2, 0));
-    assert_eq!(keys(folder.path()), [1, 3]);
+    assert_eq!(keys(temp_dir.path()), [1, 3]);
     let log_lines = log.lines("serialization failed");
     assert_eq!(log_lines.len(), 2, "{log_lines:?}");
     assert!(
@@ -238,7 +239,7 @@ async fn event_that_serde_rejects_is_counted_and_blocks_no_other() {
 async fn skip_too_large_skips_events_that_would_block_the_others() {
     for kind in ["simple", "normal"] {
         for skips in [false, true] {
-            let folder = scratch();
+            let temp_dir = scratch();
             let cache = Cache::new();
             let mut events = cache.events_lossless(100);
             for key in 0..10_u64 {
@@ -247,8 +248,8 @@ async fn skip_too_large_skips_events_that_would_block_the_others() {
                 cache.expire_now(&key).await;
             }
             cache.shutdown().await;
-            let simple = QueueSimple::builder(folder.path()).max_size(1_000);
-            let normal = Queue::builder(folder.path()).max_size(1_000).schema(Spool::schema());
+            let simple = QueueSimple::builder(temp_dir.path()).max_size(1_000);
+            let normal = Queue::builder(temp_dir.path()).max_size(1_000).schema(Spool::schema());
             let spool = match kind {
                 "simple" => Spool::new(simple.open().await.unwrap()),
                 _ => Spool::new(normal.open().await.unwrap()),
@@ -273,7 +274,7 @@ async fn skip_too_large_skips_events_that_would_block_the_others() {
 /// A disk without space for one element may have space for others.
 #[tokio::test(start_paused = true)]
 async fn batch_is_at_most_one_mebibyte() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(1_000);
     for key in 0..40_u64 {
@@ -283,10 +284,10 @@ async fn batch_is_at_most_one_mebibyte() {
     cache.set_ex(40, "x".repeat(3 << 20), SECOND).await;
     cache.expire_now(&40).await;
     cache.shutdown().await;
-    let queue = QueueSimple::open(folder.path().join("queue")).await.unwrap();
+    let queue = QueueSimple::open(temp_dir.path().join("queue")).await.unwrap();
     let spool = Spool::new(queue.clone());
     // If writing fails, the events in hand are visible in the statistics.
-    let away = folder.path().join("away");
+    let away = temp_dir.path().join("away");
     fs::rename(queue.path(), &away).unwrap();
     fs::write(queue.path(), "in the way").unwrap();
     assert!(timeout(SECOND, spool.run(&mut events)).await.is_err());
@@ -301,9 +302,9 @@ async fn batch_is_at_most_one_mebibyte() {
 
 #[tokio::test(start_paused = true)]
 async fn spool_purges_its_queue_at_the_interval() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache: Cache<u64, u64> = Cache::new();
-    let queue = QueueSimple::open(folder.path()).await.unwrap();
+    let queue = QueueSimple::open(temp_dir.path()).await.unwrap();
     let spool = Spool::new(queue.clone());
     let mut events = cache.events_lossless(100);
     let mut write = async |spool: &Spool, key| {
@@ -313,29 +314,29 @@ async fn spool_purges_its_queue_at_the_interval() {
         assert_eq!(spool.stats().in_hand, 0);
     };
     let plant = |lock: &str| {
-        fs::create_dir_all(folder.path().join("00000000")).unwrap();
+        fs::create_dir_all(temp_dir.path().join("00000000")).unwrap();
         for file in ["00000000/00000000000001.tmp", lock] {
-            let path = folder.path().join(file);
+            let path = temp_dir.path().join(file);
             fs::write(&path, "").unwrap();
             make_old(&path, 1_000 * SECOND);
         }
     };
-    let is_there = |file: &str| tree(folder.path()).iter().any(|path| path == file);
+    let path_exists = |file: &str| tree(temp_dir.path()).iter().any(|path| path == file);
     let (draft, lock) = ("00000000/00000000000001.tmp", "00000000/00000000000002.lck");
     plant(lock);
     write(&spool, 1).await;
-    assert!(!is_there(draft), "the first write purges the queue");
-    assert!(is_there(lock), "locks of consumers are kept");
+    assert!(!path_exists(draft), "the first write purges the queue");
+    assert!(path_exists(lock), "locks of consumers are kept");
     plant(lock);
     write(&spool, 2).await;
-    assert!(is_there(draft), "the interval has not passed");
+    assert!(path_exists(draft), "the interval has not passed");
     sleep(600 * SECOND).await;
     write(&spool, 3).await;
-    assert!(!is_there(draft));
+    assert!(!path_exists(draft));
     let spool = spool.purge_every(60 * SECOND, Purge::default());
     sleep(60 * SECOND).await;
     write(&spool, 4).await;
-    assert!(!is_there(lock));
+    assert!(!path_exists(lock));
     assert_eq!(queue.count().await.unwrap(), 4);
 }
 
@@ -346,10 +347,10 @@ fn lossless_events_survive_a_spool_that_is_killed_repeatedly() {
     const EVENTS: u64 = 1_000_000;
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = scratch();
+    let temp_dir = scratch();
     let done = Arc::new(AtomicBool::new(false));
     let consumer = thread::spawn({
-        let (path, done) = (folder.path().to_owned(), done.clone());
+        let (path, done) = (temp_dir.path().to_owned(), done.clone());
         move || consume(&path, EVENTS, &done)
     });
 
@@ -371,7 +372,7 @@ fn lossless_events_survive_a_spool_that_is_killed_repeatedly() {
         cache.shutdown().await;
     });
     let start = Instant::now();
-    let queue = runtime.block_on(QueueSimple::open(folder.path())).unwrap();
+    let queue = runtime.block_on(QueueSimple::open(temp_dir.path())).unwrap();
     let spool = Spool::new(queue);
     let (mut drops, mut crashes) = (0, 0);
     let (mut written, mut progress) = (0, Instant::now());
@@ -395,15 +396,15 @@ fn lossless_events_survive_a_spool_that_is_killed_repeatedly() {
     let seen = consumer.join().expect("the consumer failed");
 
     let lost = seen.iter().filter(|&&times| times == 0).count();
-    let doubles: u64 = seen.iter().map(|&times| u64::from(times.saturating_sub(1))).sum();
+    let duplicates: u64 = seen.iter().map(|&times| u64::from(times.saturating_sub(1))).sum();
     println!(
-        "seed {seed}: {drops} drops, {crashes} crashes, {doubles} doubles, in {:?}",
+        "seed {seed}: {drops} drops, {crashes} crashes, {duplicates} duplicates, in {:?}",
         start.elapsed()
     );
     assert_eq!(lost, 0, "of {EVENTS} events, seed {seed}");
     assert!(
-        doubles <= crashes * BATCH,
-        "{doubles} duplicates after {crashes} crashes, seed {seed}"
+        duplicates <= crashes * BATCH,
+        "{duplicates} duplicates after {crashes} crashes, seed {seed}"
     );
     assert_eq!((stats.in_hand, stats.unwritable, stats.stalled), (0, 0, None));
     assert!(stats.written >= EVENTS, "{stats:?}");
@@ -416,14 +417,14 @@ async fn dropped_run_neither_loses_nor_duplicates_an_event() {
     const EVENTS: u64 = 50_000;
     let seed = seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache: Cache<u64, ()> = Cache::new();
     let mut events = cache.events_lossless(4_096);
     for key in 0..EVENTS {
         cache.set_ex(key, (), Duration::ZERO).await;
     }
     cache.shutdown().await;
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let mut drops = 0;
     let stats = loop {
         let until = Duration::from_micros(random.random_range(0..3_000));
@@ -436,7 +437,7 @@ async fn dropped_run_neither_loses_nor_duplicates_an_event() {
     println!("seed {seed}: {drops} drops");
     assert!(drops > 50, "only {drops} drops");
     assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
-    let mut keys = keys(folder.path());
+    let mut keys = keys(temp_dir.path());
     keys.sort();
     assert_eq!(keys, (0..EVENTS).collect::<Vec<_>>(), "seed {seed}");
 }
@@ -468,8 +469,8 @@ fn consume(queue: &Path, keys: u64, done: &AtomicBool) -> Vec<u8> {
 async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
     const EVENTS: u64 = 10_000;
     const CAPACITY: usize = 100;
-    let folder = scratch();
-    let (queue, away) = (folder.path().join("queue"), folder.path().join("away"));
+    let temp_dir = scratch();
+    let (queue, away) = (temp_dir.path().join("queue"), temp_dir.path().join("away"));
     let sweep = Sweep::default().every(Duration::from_millis(1)).sample(1.0);
     let cache: Cache<u64, u64> = Cache::builder().sweep(sweep).build();
     let spool = Spool::new(QueueSimple::open(&queue).await.unwrap());
@@ -543,8 +544,8 @@ async fn failing_queue_delays_the_sweeper_and_no_reader_or_writer() {
 /// Pauses between attempts grow up to a maximum.
 #[tokio::test(start_paused = true)]
 async fn spool_retries_with_pauses_that_double_up_to_five_seconds() {
-    let folder = scratch();
-    let path = folder.path().join("queue");
+    let temp_dir = scratch();
+    let path = temp_dir.path().join("queue");
     let cache = Cache::new();
     let spool = Spool::new(QueueSimple::open(&path).await.unwrap());
     fs::remove_dir(&path).unwrap();
@@ -571,16 +572,16 @@ async fn spool_retries_with_pauses_that_double_up_to_five_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn spool_accepts_any_stream_of_events() {
-    let folder = scratch();
+    let temp_dir = scratch();
     let cache = Cache::new();
     let mut events = cache.events_lossless(10);
     cache.set_ex(1_u64, 1, SECOND).await;
     cache.expire_now(&1).await;
     let event = events.recv().await.unwrap();
-    let spool = Spool::new(QueueSimple::open(folder.path()).await.unwrap());
+    let spool = Spool::new(QueueSimple::open(temp_dir.path()).await.unwrap());
     let own = StreamMockBuilder::new().next(event.clone()).wait(SECOND).next(event).build();
     assert_eq!(spool.run(own).await.written, 2);
-    assert_eq!(keys(folder.path()), [1, 1]);
+    assert_eq!(keys(temp_dir.path()), [1, 1]);
 }
 
 /// On a full file system of 1 MiB, from which a consumer that does not use the library takes elements.
@@ -601,11 +602,11 @@ fn run_on_small_disk(test: &str, options: &str, work: fn(&Path)) {
     if let Some(disk) = std::env::var_os("FLEETING_SMALL_DISK") {
         return work(Path::new(&disk));
     }
-    let folder = scratch();
+    let temp_dir = scratch();
     let own = ["--user", "--map-root-user", "--mount"];
     let mounts = "mount -t tmpfs tmpfs \"$1\"";
     let mut can_mount = Command::new("unshare");
-    can_mount.args(own).args(["sh", "-c", mounts, "sh"]).arg(folder.path());
+    can_mount.args(own).args(["sh", "-c", mounts, "sh"]).arg(temp_dir.path());
     let can_mount = can_mount.output().expect("unshare of util-linux runs");
     if !can_mount.status.success() {
         // In a sandbox, only the test above covers write errors, by a file in the place of the queue.
@@ -619,9 +620,9 @@ fn run_on_small_disk(test: &str, options: &str, work: fn(&Path)) {
     let output = Command::new("unshare")
         .args(own)
         .args(["sh", "-c", &script, "sh"])
-        .arg(folder.path())
+        .arg(temp_dir.path())
         .arg(std::env::current_exe().expect("the path of the test binary is known"))
-        .env("FLEETING_SMALL_DISK", folder.path())
+        .env("FLEETING_SMALL_DISK", temp_dir.path())
         .output()
         .expect("unshare of util-linux runs");
     let (output_text, complaint) =
@@ -675,9 +676,9 @@ fn write_batches_until_no_inodes_are_left(disk: &Path) {
         let stats = run.await.unwrap();
         assert!(stats.failures > 0, "the disk was never full: {stats:?}");
         assert_eq!((stats.written, stats.in_hand), (EVENTS, 0));
-        let doubled = seen.iter().filter(|&&times| times > 1).count();
+        let duplicated = seen.iter().filter(|&&times| times > 1).count();
         let lost = seen.iter().filter(|&&times| times == 0).count();
-        assert_eq!((lost, doubled), (0, 0));
+        assert_eq!((lost, duplicated), (0, 0));
         println!("the disk was full, {} times", stats.failures);
     });
 }
@@ -716,8 +717,9 @@ fn write_until_disk_is_full(queue: &Path) {
         assert!(seen.iter().all(|&times| times == 1), "each event once");
         let files =
             fs::read_dir(queue).unwrap().flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap());
-        let junk = files.filter(|file| file.as_ref().unwrap().path().extension().is_some()).count();
-        assert_eq!(junk, 0, "incomplete elements were purged");
+        let leftovers =
+            files.filter(|file| file.as_ref().unwrap().path().extension().is_some()).count();
+        assert_eq!(leftovers, 0, "incomplete elements were purged");
         println!("the disk was full");
     });
 }
