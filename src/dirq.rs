@@ -33,13 +33,13 @@
 //!   the element is delivered again.
 //! - **Best-effort FIFO order.** A handle and its clones give each new element a later name than the one before.
 //!   Elements of several processes are ordered by the clocks of their writers. If a writer is slow between reading the
-//!   clock and finishing the add, its element may appear behind later ones.
+//!   clock and finishing the add, its element may become visible after elements with later names.
 //! - **No access outside the queue.** Names are checked ([`Name`]) and symbolic links in a queue are never followed.
 //!   Files whose names do not match the format are neither changed nor listed.
 //! - **Crash safety.** No element is lost, and no removed element reappears, if a disk or a quota is full, if a disk
 //!   reports an error, or if the process is killed between any two system calls. A purge removes the leftovers of
 //!   crashed processes.
-//! - **Bounded retries.** An operation that fails because another process interferes is retried a bounded number of
+//! - **Bounded attempts.** An operation that fails because another process interferes is attempted a bounded number of
 //!   times ([`Error::GaveUp`]).
 //!
 //! # Limits
@@ -51,11 +51,12 @@
 //!   may lose the last seconds. A crash of the process loses nothing.
 //! - **No noncharacters in Perl.** Perl can neither read nor write Unicode noncharacters such as U+FFFE. Python and
 //!   Rust can.
-//! - **No protection against lost answers of a network file system.** Over NFS, a request may succeed although its
-//!   answer is lost. An add or a removal that is sent again detects that it was done and duplicates nothing. A lock
-//!   that was acquired in this way is unknown to its owner and stays until a purge. The age of a file is given by the
-//!   server's clock and compared with the client's clock: keep both synchronized. A file that the server no longer has
-//!   (`ESTALE`) counts as missing. A purge removes the `.nfs` files that remain of files removed while they are open.
+//! - **Limits of network file systems.** Over NFS, a request may succeed although its answer is lost. An add or a
+//!   removal that is sent again detects that it was done and duplicates nothing. A lock that was acquired in this way
+//!   is unknown to its owner and stays until a purge. The age of a file is given by the server's clock and compared
+//!   with the client's clock: keep both synchronized. A file that the server no longer has (`ESTALE`) counts as
+//!   missing. A `.nfs` file, which remains of a file that was removed while it was open, is ignored; it disappears when
+//!   it is closed, or with a purge.
 //! - **No access control of its own.** The permissions of the files decide ([`umask`](QueueSimpleBuilder::umask)).
 //!
 //! # Retries and dead letters
@@ -112,7 +113,7 @@
 //!
 //! # From Python's `dirq`
 //!
-//! | there | here |
+//! | Python | fleeting |
 //! | --- | --- |
 //! | `QueueSimple(path, umask, rndhex, granularity)` | [`QueueSimple::builder(path)`](QueueSimple) with the same settings, then `open()`. A `rndhex` above 15 is an error and is not taken modulo 16 |
 //! | `Queue(path, umask, rndhex, maxelts, schema)` | [`Queue::builder(path)`](Queue), with `max_elements` for `maxelts`; [`Schema::new`] from pairs, or parsed from a string |

@@ -14,7 +14,7 @@ use super::{
 
 /// The ages from which a purge removes leftovers of crashed processes.
 ///
-/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. They
+/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. Ages
 /// are as accurate as the clocks of the machines that share the queue.
 ///
 /// # Examples
