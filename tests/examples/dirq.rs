@@ -258,7 +258,10 @@ fn what_can_not_be_read_is_passed_over_and_told_once() {
         lines(&drained).iter().map(|line| line["element"]["body"].clone()).collect();
     assert_eq!(bodies, ["b", "d"]);
     let said = String::from_utf8_lossy(&drained.stderr).into_owned();
-    assert!(said.contains("is not UTF-8") && said.contains("is no part of a queue"), "{said}");
+    assert!(
+        said.contains("is not valid UTF-8") && said.contains("of the queue's format"),
+        "{said}"
+    );
     assert!([0, 2].iter().all(|&index| said.contains(name(&added[index]))), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     let converted = output(&[option, schema, "convert", &queue, &moved], "");

@@ -1,4 +1,4 @@
-//! What the handles of one queue in this process have done, and what they tell of it to the `metrics` facade.
+//! Counters of a queue in this process, exported to the `metrics` facade.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[cfg(feature = "metrics")]
@@ -12,19 +12,20 @@ use crate::engine::metrics::{MetricValues, Series, Slot, Source, counter, regist
 
 #[cfg(feature = "metrics")]
 static SERIES: [Series; 2] = [
-    counter("fleeting_queue_added_total", "Elements that this process added."),
-    counter("fleeting_queue_removed_total", "Elements that this process took out."),
+    counter("fleeting_queue_added_total", "Elements added by this process."),
+    counter("fleeting_queue_removed_total", "Elements removed by this process."),
 ];
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct QueueMetrics {
     added: AtomicU64,
     removed: AtomicU64,
     #[cfg(feature = "metrics")]
     registration: Slot,
 }
 
-impl Counts {
+impl QueueMetrics {
+    // `Relaxed`, as below: counters order no other memory.
     pub(super) fn added(&self, elements: usize) {
         self.added.fetch_add(elements as u64, Relaxed);
     }
@@ -34,16 +35,16 @@ impl Counts {
     }
 }
 
-/// Has a queue tell of itself, by its path.
+/// Registers a queue with the exporter, labelled with its path.
 #[cfg(feature = "metrics")]
-pub(super) fn follow(counts: &Arc<Counts>, path: &Path) {
-    let source: Weak<Counts> = Arc::downgrade(counts);
-    register(&SERIES, &path.to_string_lossy(), source, &counts.registration);
+pub(super) fn register_queue(metrics: &Arc<QueueMetrics>, path: &Path) {
+    let source: Weak<QueueMetrics> = Arc::downgrade(metrics);
+    register(&SERIES, &path.to_string_lossy(), source, &metrics.registration);
 }
 
 #[cfg(feature = "metrics")]
-impl Source for Counts {
-    fn read(&self, figures: &mut MetricValues) {
+impl Source for QueueMetrics {
+    fn read(&self, figures: &mut Figures) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));
     }

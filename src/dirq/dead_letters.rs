@@ -1,4 +1,4 @@
-//! What users do with elements that failed too often.
+//! Dead letters: elements that have failed too often.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,28 +7,30 @@ use super::{
     blocking::{Work, run},
     delivery::Delivery,
     protocol::Protocol,
-    records::{Record, Records, after, is_there},
+    records::{Record, Records, due_in, element_exists},
 };
 
 impl<P: Protocol> DirQueue<P> {
-    /// Locks and reads at most `max` elements that are dead, in the order of their names.
+    /// Locks and reads up to `max` dead letters, in the order of their names.
     ///
-    /// An element is dead when it was given out as often as
-    /// [`max_attempts`](super::QueueSimpleBuilder::max_attempts) says, and was never [acked](Lock::ack): by that of
-    /// the process that gave it out last. It stays in the queue, where `names` and `count` see it and `lock` and `get`
-    /// do as ever, but [`locked`](Self::locked) and [`watch`](Self::watch) of all processes that use this library pass it over, until
-    /// it is [revived](Self::revive). Who acks what this returns takes it out; what is given back stays dead.
+    /// An element is a dead letter after it was delivered [`max_attempts`](super::QueueSimpleBuilder::max_attempts)
+    /// times and never [acked](Lock::ack). The limit of the process that delivered it last applies. The element stays
+    /// in the queue: `names` and `count` include it, and `lock` and `get` work as usual. But [`locked`](Self::locked)
+    /// and [`watch`](Self::watch) of all processes that use this library skip it until it is [revived](Self::revive).
+    /// Ack a lock returned by this method to remove the dead letter. If the lock is dropped or unlocked, the element
+    /// stays a dead letter.
     ///
-    /// Each call costs a list of all that were given out and not acked: where there are many, take many at once.
+    /// Each call lists all elements that were delivered and not acked. If there are many dead letters, take many per
+    /// call.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock) and [`get`](Self::get), of the first that can't be locked or read, where there is no
-    /// other: it stays, and stays dead. Else the others come.
+    /// As for [`lock`](Self::lock) and [`get`](Self::get), with the first error, if no dead letter could be locked and
+    /// read. An element that cannot be read stays a dead letter. If at least one was locked, errors are not reported.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: what was locked is given back.
+    /// Cancel safe: the locks are released.
     ///
     /// # Examples
     ///
@@ -64,15 +66,15 @@ impl<P: Protocol> DirQueue<P> {
                         continue;
                     }
                 };
-                let deliver = || {
-                    // Somebody may have revived it since it was listed.
+                let begin_delivery = || {
+                    // Another process may have revived it since it was listed.
                     let records = Records::open(queue.root()).ok().flatten()?;
                     let is_dead = records.get(&name).ok()? == Some(record);
-                    is_dead.then(|| Delivery::of_dead(record))
+                    is_dead.then(|| Delivery::for_dead_letter(record))
                 };
                 let limit = queue.root().max_size;
                 let queue: Arc<dyn Protocol<Payload = P::Payload>> = queue.clone();
-                match Lock::take(&queue, &queue.root().opener(), name, limit, deliver) {
+                match Lock::take(&queue, &queue.root().opener(), name, limit, begin_delivery) {
                     Ok(lock) => taken.extend(lock),
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -85,10 +87,10 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// The elements that are dead, locked ones included, in the order of their names, each with how often it was given
-    /// out. Costs a look at each that was given out and not acked.
+    /// Returns the names of all dead letters, including locked ones, in the order of their names, each with its number
+    /// of deliveries. Reads the records of all elements that were delivered and not acked.
     ///
-    /// For a look at them: [`peek`](Self::peek) reads one without its lock.
+    /// Use [`peek`](Self::peek) to read a dead letter without locking it.
     ///
     /// # Errors
     ///
@@ -99,7 +101,7 @@ impl<P: Protocol> DirQueue<P> {
             let Some(records) = Records::open(queue.root())? else { return Ok(found) };
             for (name, record) in records.list()? {
                 // Another implementation may have removed it.
-                if record.is_dead() && is_there(queue.root(), &name)? {
+                if record.is_dead() && element_exists(queue.root(), &name)? {
                     found.push((name, record.attempts));
                 }
             }
@@ -108,7 +110,7 @@ impl<P: Protocol> DirQueue<P> {
         .await
     }
 
-    /// How many elements are dead, locked ones included. Costs a look at each that was given out and not acked.
+    /// Returns the number of dead letters, including locked ones. Costs as much as [`dead`](Self::dead).
     ///
     /// # Errors
     ///
@@ -117,8 +119,8 @@ impl<P: Protocol> DirQueue<P> {
         Ok(self.dead().await?.len() as u64)
     }
 
-    /// Lets an element that is dead come again in `delay`, as if it had never failed; false where it is gone, or not
-    /// dead.
+    /// Makes a dead letter available again after `delay`, as if it had never failed. Returns false if the element is
+    /// missing, or is not a dead letter.
     ///
     /// # Errors
     ///
@@ -126,7 +128,7 @@ impl<P: Protocol> DirQueue<P> {
     ///
     /// # Cancel safety
     ///
-    /// Who drops the future can't know whether it is done.
+    /// Not cancel safe: if the future is dropped, the element may or may not have been revived.
     ///
     /// # Examples
     ///
@@ -138,7 +140,7 @@ impl<P: Protocol> DirQueue<P> {
     /// # let dir = tempfile::tempdir()?;
     /// let queue = QueueSimple::builder(dir.path()).max_attempts(1).open().await?;
     /// let mail = queue.add("mail to ada").await?;
-    /// drop(queue.locked().next().await); // fails, and so for good
+    /// drop(queue.locked().next().await); // fails for the last time
     /// assert_eq!(queue.dead_len().await?, 1);
     ///
     /// assert!(queue.revive(&mail, Duration::ZERO).await?);
@@ -150,12 +152,12 @@ impl<P: Protocol> DirQueue<P> {
         self.on("revive", name, move |queue, name| {
             let Some(records) = Records::open(queue.root())? else { return Ok(false) };
             let is_dead = records.get(name)?.is_some_and(|record| record.is_dead());
-            if !is_dead || !is_there(queue.root(), name)? {
+            if !is_dead || !element_exists(queue.root(), name)? {
                 return Ok(false);
             }
             match delay.is_zero() {
                 true => records.remove(name)?,
-                false => records.put(name, Record { attempts: 0, due: Some(after(delay)) })?,
+                false => records.put(name, Record { attempts: 0, due: Some(due_in(delay)) })?,
             }
             Ok(true)
         })

@@ -1,25 +1,25 @@
-//! A process dies at each of its calls. What it was told is done is done, all else is done or not, and nothing is
-//! done twice or left behind that a purge does not take.
+//! A process crashes at each of its system calls. Acknowledged operations took effect, the others may have. Nothing
+//! takes effect twice, and a purge removes all leftovers.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// What a process was told of what it did, until it died.
+/// The operations that were acknowledged to a process before it crashed.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     added: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
 
-type Log = Rc<RefCell<Told>>;
+type Log = Rc<RefCell<Acknowledged>>;
 
-/// With the elements that it finds, and a file of its own.
-type Deed = fn(&Process, &[Name; 2], &Path, &Log);
+/// Receives the existing elements, and a file of its own.
+type Scenario = fn(&Process, &[Name; 2], &Path, &Log);
 
-/// What a process does, at each call of which it dies. It finds an element that is free, one that a process has locked
-/// that is dead, and what others left half done.
-const DEEDS: &[(&str, Deed)] = &[
+/// The operations that crash at each of their system calls. There is one unlocked element, one that a crashed process
+/// has locked, and the leftovers of other processes.
+const SCENARIOS: &[(&str, Scenario)] = &[
     ("add", |process, _, _, log| {
         if process.add("new").is_ok() {
             log.borrow_mut().added.insert("new".into());
@@ -44,7 +44,7 @@ const DEEDS: &[(&str, Deed)] = &[
     }),
     ("add a path", |process, _, file, log| {
         if let Process::Simple(queue) = process
-            && now(queue.add_path(file)).is_ok()
+            && in_place(queue.add_path(file)).is_ok()
         {
             log.borrow_mut().added.insert("file".into());
         }
@@ -52,7 +52,7 @@ const DEEDS: &[(&str, Deed)] = &[
     ("lock", |process, [free, _], _, _| drop(process.lock(free))),
     ("lock and unlock", |process, [free, _], _, _| {
         if let Ok(true) = process.lock(free) {
-            let _ = either!(process, queue => now(queue.touch(free)));
+            let _ = either!(process, queue => in_place(queue.touch(free)));
             let _ = process.unlock(free);
         }
     }),
@@ -74,10 +74,10 @@ const DEEDS: &[(&str, Deed)] = &[
     }),
     ("fail", |process, _, _, _| {
         either!(process, queue => {
-            while let Some(Ok(job)) = now(queue.locked().next())
+            while let Some(Ok(job)) = in_place(queue.locked().next())
                 && job.attempts() < 3
             {
-                let _ = now(job.retry_in(Duration::ZERO));
+                let _ = in_place(job.retry_in(Duration::ZERO));
             }
         })
     }),
@@ -85,18 +85,18 @@ const DEEDS: &[(&str, Deed)] = &[
         let _ = match process {
             Process::Simple(queue) => {
                 let queue = QueueSimple::builder(queue.path()).max_attempts(1);
-                now(queue.open()).map(|queue| die(&queue, |body| text(body), log))
+                in_place(queue.open()).map(|queue| fail_and_revive(&queue, |body| text(body), log))
             }
             Process::Normal(queue) => {
-                let schema = queue.schema().expect("it has one").clone();
+                let schema = queue.schema().expect("the queue has a schema").clone();
                 let queue = Queue::builder(queue.path()).schema(schema).max_attempts(1);
-                now(queue.open()).map(|queue| die(&queue, body_of, log))
+                in_place(queue.open()).map(|queue| fail_and_revive(&queue, body_of, log))
             }
         };
     }),
     ("purge", |process, _, _, _| drop(process.purge())),
     ("purge what is old, and dequeue", |process, [_, dead], _, log| {
-        age(process.path());
+        make_stale(process.path());
         let _ = process.purge();
         if let Ok(Some(body)) = process.dequeue(dead) {
             log.borrow_mut().removed.insert(body);
@@ -106,98 +106,100 @@ const DEEDS: &[(&str, Deed)] = &[
 
 fn ack_all<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> String, log: &Log) {
     let mut jobs = queue.locked();
-    // The runtime of the test gives back what is locked ahead; here all is asked for.
-    while let Some(job) = now(jobs.next()) {
+    // A prefetched lock would be released by the test's runtime. Here all elements are requested.
+    while let Some(job) = in_place(jobs.next()) {
         let Ok(job) = job else { return };
         let body = body(job.value());
-        if now(job.ack()).is_ok() {
+        if in_place(job.ack()).is_ok() {
             log.borrow_mut().removed.insert(body);
         }
     }
 }
 
-fn die<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> String, log: &Log) {
-    drop(now(queue.locked().next()));
+fn fail_and_revive<P: Protocol>(queue: &DirQueue<P>, body: fn(&P::Payload) -> String, log: &Log) {
+    drop(in_place(queue.locked().next()));
     for _ in 0..2 {
-        let Ok(dead) = now(queue.take_dead(9)) else { return };
+        let Ok(dead) = in_place(queue.take_dead(9)) else { return };
         for letter in dead {
             let name = *letter.name();
             drop(letter);
-            let _ = now(queue.revive(&name, Duration::ZERO));
+            let _ = in_place(queue.revive(&name, Duration::ZERO));
         }
-        drop(now(queue.locked().next()));
+        drop(in_place(queue.locked().next()));
     }
-    for letter in now(queue.take_dead(9)).into_iter().flatten() {
+    for letter in in_place(queue.take_dead(9)).into_iter().flatten() {
         let body = body(letter.value());
-        if now(letter.ack()).is_ok() {
+        if in_place(letter.ack()).is_ok() {
             log.borrow_mut().removed.insert(body);
         }
     }
 }
 
 #[tokio::test]
-async fn a_crash_at_each_call_loses_nothing_and_doubles_nothing() {
+async fn crash_at_any_system_call_neither_loses_nor_duplicates_an_element() {
     let mut crashes = 0;
-    for setting in Setting::all() {
-        for &(deed, act) in DEEDS {
-            // They are long.
-            if deed.starts_with("fail") && (!setting.counted || setting.sync) {
+    for config in Config::all() {
+        for &(scenario, run) in SCENARIOS {
+            // These take long.
+            if scenario.starts_with("fail") && (!config.counted || config.sync) {
                 continue;
             }
-            crashes += (0..).take_while(|&last| crash(setting, deed, act, last)).count();
+            crashes += (0..)
+                .take_while(|&call_limit| crash_after(config, scenario, run, call_limit))
+                .count();
         }
     }
-    assert!(crashes > 2_000, "{crashes} crashes are too few to be all");
+    assert!(crashes > 2_000, "only {crashes} crashes, some system calls were not reached");
 }
 
-/// Lets a process do so many calls and no more; false where it needs no more.
-fn crash(setting: Setting, deed: &str, act: Deed, last: usize) -> bool {
-    let folder = folder();
-    let path = folder.path().join("queue");
-    let before = Process::start(&path, setting);
-    let names = ["free", "dead"].map(|body| before.add(body).expect("nothing fails"));
-    assert!(before.lock(&names[1]).expect("nothing fails"));
-    let file = folder.path().join("file");
-    fs::write(&file, "file").expect("it can be written");
+/// Lets a process make `call_limit` system calls. Returns false if it needed no more.
+fn crash_after(config: Config, scenario: &str, run: Scenario, call_limit: usize) -> bool {
+    let temp_dir = temp_dir();
+    let path = temp_dir.path().join("queue");
+    let before = Process::start(&path, config);
+    let names = ["free", "dead"].map(|body| before.add(body).expect("no fault is injected"));
+    assert!(before.lock(&names[1]).expect("no fault is injected"));
+    let file = temp_dir.path().join("file");
+    fs::write(&file, "file").expect("the file can be written");
 
     let (log, calls) = (Log::default(), Rc::new(RefCell::new(0)));
-    let process = Process::start(&path, setting);
+    let process = Process::start(&path, config);
     let plan = {
         let calls = calls.clone();
         move |what: &'static str| {
             *calls.borrow_mut() += 1;
-            match *calls.borrow() > last {
-                true => Fate::Refused(Errno::IO),
-                false => setting.fate(what),
+            match *calls.borrow() > call_limit {
+                true => Fault::Fail(Errno::IO),
+                false => config.default_fault(what),
             }
         }
     };
-    with(plan, || {
-        act(&process, &names, &file, &log);
-        // What is dropped by a process that is dead does nothing either.
+    with_plan(plan, || {
+        run(&process, &names, &file, &log);
+        // Destructors of a crashed process must have no effect either.
         drop(process);
     });
-    let died = *calls.borrow() > last;
+    let crashed = *calls.borrow() > call_limit;
 
-    let told = log.take();
-    let context = format!("{deed}, {setting:?}, dead after {last} calls");
-    age(&path);
-    let after = Process::start(&path, setting);
+    let acknowledged = log.take();
+    let context = format!("{scenario}, {config:?}, dead after {call_limit} calls");
+    make_stale(&path);
+    let after = Process::start(&path, config);
     assert_eq!(after.purge().expect(&context).failed, 0, "{context}");
     let found = after.drain();
     for body in ["free", "dead", "new", "first", "second", "third", "file"] {
         let count = found.get(body).copied().unwrap_or(0);
         let was_there = ["free", "dead"].contains(&body);
-        let removes = ["remove", "dequeue", "ack"].iter().any(|word| deed.contains(word));
-        let may_be_removed = died && was_there && removes;
-        let least = match told.added.contains(body) || was_there && !may_be_removed {
-            true => u32::from(!told.removed.contains(body)),
+        let removes = ["remove", "dequeue", "ack"].iter().any(|word| scenario.contains(word));
+        let may_be_removed = crashed && was_there && removes;
+        let min = match acknowledged.added.contains(body) || was_there && !may_be_removed {
+            true => u32::from(!acknowledged.removed.contains(body)),
             false => 0,
         };
-        let most = u32::from(!told.removed.contains(body));
-        assert!((least..=most).contains(&count), "{context}: {body} is there {count} times");
+        let max = u32::from(!acknowledged.removed.contains(body));
+        assert!((min..=max).contains(&count), "{context}: {body} occurs {count} times");
     }
-    age(&path);
+    make_stale(&path);
     after.purge().expect(&context);
     let left: Vec<_> = tree(&path).into_iter().filter(|path| path.is_file()).collect();
     assert!(left.is_empty(), "{context}: {left:?}");
@@ -205,8 +207,8 @@ fn crash(setting: Setting, deed: &str, act: Deed, last: usize) -> bool {
     let deep: Vec<_> =
         tree(&path).into_iter().filter(|left| depth(left) > depth(&path) + 1).collect();
     assert!(deep.is_empty(), "{context}: {deep:?}");
-    // The file is where it was, or in the queue, or both where the process died between the two steps.
+    // The file is in its place or in the queue, or in both if the process crashed between two steps.
     let moved = found.contains_key("file");
     assert!(file.exists() || moved, "{context}: the file is lost");
-    died
+    crashed
 }

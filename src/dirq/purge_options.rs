@@ -1,5 +1,5 @@
-//! What a purge takes away, and the part of it that both kinds of queues share. Stale locks and half-written elements
-//! are purged where the format of each kind says what they are: in `simple/purge.rs` and `normal/purge.rs`.
+//! The settings and the report of a purge, and the part that both kinds of queues share. `simple/purge.rs` and
+//! `normal/purge.rs` remove stale locks and incomplete elements, which depend on the format of each kind.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,10 +12,10 @@ use super::{
     root::Root,
 };
 
-/// From which age on a purge takes away what its owner left behind.
+/// The ages from which a purge removes leftovers of crashed processes.
 ///
-/// Ages go by the files' last change, strictly: what is exactly as old stays. They are as
-/// right as the clocks of the machines that share the queue.
+/// Ages are measured by the modification time of the files. A file that is exactly as old as the limit is kept. Ages
+/// are as accurate as the clocks of the machines that share the queue.
 ///
 /// # Examples
 ///
@@ -33,21 +33,21 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// How long an element may be on its way in or out. [`Duration::ZERO`] leaves them all. Defaults to 300
-    /// seconds.
+    /// Sets the maximum age of an element that is not completely added or removed. [`Duration::ZERO`] keeps all of
+    /// them. Defaults to 300 seconds.
     pub fn max_temp(mut self, age: Duration) -> Self {
         self.max_temp = age;
         self
     }
 
-    /// How long a lock may be held since it was taken or touched. [`Duration::ZERO`] leaves them all.
-    /// Defaults to 600 seconds.
+    /// Sets the maximum age of a lock, since it was acquired or touched. [`Duration::ZERO`] keeps all locks. Defaults
+    /// to 600 seconds.
     pub fn max_lock(mut self, age: Duration) -> Self {
         self.max_lock = age;
         self
     }
 
-    /// For a purge that begins now, by the clock of this machine.
+    /// Returns the cutoffs of a purge that begins now, by the clock of this machine.
     pub(super) fn cutoffs(&self) -> Cutoffs {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i128;
@@ -62,35 +62,36 @@ impl Default for Purge {
     }
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PurgeReport {
-    /// Elements that were on their way in or out, and were removed.
+    /// Elements that were not completely added or removed, and were deleted.
     pub temporary: u64,
-    /// Locks that were taken away: their elements can be locked again.
+    /// Locks that were removed: their elements can be locked again.
     pub locks: u64,
     /// Empty directories that were removed.
     pub directories: u64,
-    /// What was remembered of elements that are gone: how often they were given out.
+    /// Records of elements that no longer exist: their delivery counts.
     pub records: u64,
-    /// What it may not look at or take away, and left; a message tells of the first.
+    /// Items that it could not read or remove, and kept. The first is logged.
     pub failed: u64,
 }
 
 impl PurgeReport {
-    /// Counts what stays, as a right is missing: the rest can be purged all the same.
+    /// Counts an item that cannot be purged, for instance for lack of permission. The purge continues with the others.
     pub(super) fn fail(&mut self, error: Error) {
         self.failed += 1;
         if self.failed == 1 {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "a purge leaves what it can't look at or take away");
+            tracing::warn!(error, "purge skipped an item that it could not read or remove");
         }
     }
 }
 
-/// Nanoseconds since 1970 before which a last change makes a thing stale; none where that part is off.
+/// Modification times, in nanoseconds since 1970, before which an item is stale; `None` if that part of the purge is
+/// off.
 pub(super) struct Cutoffs {
     pub(super) temporary: Option<i128>,
     pub(super) lock: Option<i128>,
@@ -100,13 +101,13 @@ pub(super) fn is_older(stat: &Stat, cutoff: i128) -> bool {
     modified(stat) < cutoff
 }
 
-/// Removes the directories of elements that are empty, but for the last, to which others may be about to add.
+/// Removes all empty directories of elements except the last, because other processes may be about to add to it.
 pub(super) fn remove_empty_directories(root: &Root, report: &mut PurgeReport) -> Result<(), Error> {
     let directories = root.directories()?;
     let Some((_, all_but_last)) = directories.split_last() else { return Ok(()) };
     for &directory in all_but_last {
         let path = root.path().join(FileName::directory(directory).as_str());
-        // Without a look whether it is empty: the file system says so, and nobody comes in between.
+        // Without checking first: `rmdir` fails atomically if the directory is not empty.
         match rmdir(&path) {
             Ok(()) => report.directories += 1,
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => {}
