@@ -1,23 +1,23 @@
 //! The handle that everything here is built from, and the one place where a command is sent: again and again
 //! while it certainly was not carried out and there is time, and never twice where it may have been.
 
-mod any;
 mod builder;
 mod cluster;
+mod connect;
 mod connection;
 mod counters;
-mod dial;
 mod eviction;
-mod feed;
-mod joint;
-mod line;
-mod link;
-mod marks;
+mod first_ok;
+mod invalidations;
+mod key_versions;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod node;
+mod router;
 mod sentinel;
 mod servers;
+mod shared_connection;
+mod single_flight;
 mod urls;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -28,14 +28,14 @@ use tokio::time::{Instant, sleep};
 pub use self::{builder::ClientBuilder, urls::Urls};
 pub(super) use self::{
     cluster::SlotPlace,
-    dial::LONGEST,
-    feed::{Feed, Mark},
-    link::Asked,
+    connect::LONGEST,
+    invalidations::{Feed, Mark},
     node::Node,
+    shared_connection::Asked,
 };
 use self::{
-    connection::Connection, counters::ClientCounters, dial::Dial, feed::Sent, link::Request,
-    node::Lane,
+    connect::Dial, counters::ClientCounters, invalidations::Sent, node::Lane, router::Connection,
+    shared_connection::Request,
 };
 use super::{
     Error,

@@ -12,19 +12,19 @@ mod breaker;
 mod builder;
 mod check;
 mod deny_cache;
-#[cfg(feature = "dashboard")]
-mod hot;
 #[cfg(feature = "axum")]
 mod layer;
+mod limit_set;
 mod limits;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod on_error;
 mod permit;
-mod plan;
 mod protocol;
 mod state;
 mod stats;
+#[cfg(feature = "dashboard")]
+mod top_denied;
 mod waiting;
 
 use std::{borrow::Borrow, fmt, marker::PhantomData, sync::Arc, time::Duration};

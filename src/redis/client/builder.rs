@@ -7,11 +7,11 @@ use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult
 use super::{
     Client, Inner,
     cluster::Cluster,
-    connection::Connection,
-    dial::Dial,
-    link::{Destination, Route},
+    connect::Dial,
     node::{Lane, Node},
+    router::Connection,
     servers::Servers,
+    shared_connection::{Destination, Route},
     urls::Urls,
 };
 use crate::redis::{Error, keyspace};

@@ -20,12 +20,12 @@ use futures_util::future::try_join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    any::any_answer,
-    dial::Dial,
-    joint::{Joint, Outcome},
-    link::{Asked, Destination, Request, Route},
+    connect::Dial,
+    first_ok::any_answer,
     node::{Lane, Node},
     sentinel::at,
+    shared_connection::{Asked, Destination, Request, Route},
+    single_flight::{Joint, Outcome},
 };
 use crate::redis::{
     Error,

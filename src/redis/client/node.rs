@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    dial::Dial,
-    link::{Link, Route},
+    connect::Dial,
+    shared_connection::{Link, Route},
 };
 
 /// Each has a connection of its own, which is made when it is first used: so that nobody waits behind the answers

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use ::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value, cmd};
 
 use super::{
-    any::any_answer,
-    dial::{Dial, Dialled},
+    connect::{Dial, Dialled},
+    first_ok::any_answer,
 };
 
 /// Sentinels, and the service that they are asked for.

@@ -7,8 +7,8 @@ use super::{
     RateLimiter,
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
+    limit_set::OwnPlan,
     on_error::{Fallback, OnError},
-    plan::OwnPlan,
     state::LimiterState,
 };
 use crate::{
@@ -153,7 +153,7 @@ impl<K> RateLimiterBuilder<K> {
             counters: Default::default(),
             quiet_until: Default::default(),
             #[cfg(feature = "dashboard")]
-            hot: super::hot::Hot::new(self.are_keys_shown),
+            hot: super::top_denied::Hot::new(self.are_keys_shown),
             #[cfg(feature = "metrics")]
             registration: Default::default(),
             client,

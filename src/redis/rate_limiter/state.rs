@@ -11,8 +11,8 @@ use super::{
     super::{Client, Error, codec::encode_key, keyspace::Keyspace, script::Call},
     breaker::CircuitBreaker,
     deny_cache::DenyCache,
+    limit_set::{OwnPlan, Plan},
     on_error::Fallback,
-    plan::{OwnPlan, Plan},
     protocol::{self, Charge, LimitArgs, Outcome, Remaining, Reply, Verb},
     stats::{Counters, LimiterStats},
 };
@@ -44,7 +44,7 @@ pub(super) struct LimiterState {
     /// No failure is logged before this.
     pub(super) quiet_until: Mutex<Option<Instant>>,
     #[cfg(feature = "dashboard")]
-    pub(super) hot: super::hot::Hot,
+    pub(super) hot: super::top_denied::Hot,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,
 }

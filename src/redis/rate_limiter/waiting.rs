@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     super::Error,
     check::{Decision, exceeded, place_of, uncounted},
-    plan::Plan,
+    limit_set::Plan,
     protocol::{Outcome, Reply},
     state::LimiterState,
 };

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ::redis::{Cmd, Value};
 
-pub(in crate::redis) use super::marks::Mark;
-use super::marks::Marks;
+pub(in crate::redis) use super::key_versions::Mark;
+use super::key_versions::Marks;
 use crate::redis::{error::keys_of, keyspace::Keyspace};
 
 pub(in crate::redis) struct Feed {

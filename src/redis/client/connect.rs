@@ -15,7 +15,7 @@ use ::redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use super::feed::Feed;
+use super::invalidations::Feed;
 
 /// So many commands wait to be sent before callers have to. With the client library's own fifty, callers
 /// wait for each other where there are more of them.

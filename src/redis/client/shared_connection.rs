@@ -21,10 +21,10 @@ use tokio::{
 };
 
 use super::{
-    dial::{Dial, Dialled},
-    joint::{Joint, Outcome},
-    line::Line,
+    connect::{Dial, Dialled},
+    connection::Line,
     sentinel::Sentinels,
+    single_flight::{Joint, Outcome},
 };
 use crate::redis::{Error, error::is_refusal};
 
