@@ -174,8 +174,8 @@ pub(super) fn is_refusal(error: &RedisError) -> bool {
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "DENIED"))
 }
 
-/// Whether some of several keys are elsewhere, as their slot is being moved.
-pub(super) fn is_divided(error: &RedisError) -> bool {
+/// Returns whether the reply is `TRYAGAIN`: the slot is being migrated, and some of the keys are on another node.
+pub(super) fn is_try_again(error: &RedisError) -> bool {
     server_kind(error) == Some(ServerErrorKind::TryAgain)
 }
 

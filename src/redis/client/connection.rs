@@ -1,4 +1,4 @@
-//! One connection, and what tells whether its server still answers.
+//! One connection to a server, and the state that shows whether the server still replies on it.
 
 use std::{
     sync::{
@@ -14,69 +14,75 @@ use std::{
 use ::redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{sync::Notify, time::Instant};
 
-use super::connect::Dialled;
+use super::connect::NewConnection;
 
-pub(super) struct Line {
+pub(super) struct Connection {
     connection: MultiplexedConnection,
-    /// Whether the feed is told of changes by it, in their order among its answers.
-    is_told: bool,
-    /// Of the credentials that it was made with.
-    pub(super) version: u64,
-    /// How many answers came. A server answers in the order of asking: where another came since a question was
-    /// sent, the line is not silent.
-    answers: AtomicU64,
-    /// It has ended, and the next question would not be sent.
+    /// Whether the server reports changed keys on this connection, in order with its replies.
+    is_tracking: bool,
+    /// Version of the credentials that this connection was made with.
+    pub(super) credentials_version: u64,
+    /// Number of replies received. A server replies in the order of requests, so the connection is not silent if another
+    /// reply came since a request was sent.
+    replies: AtomicU64,
+    /// Whether the connection has ended, so that another command could not be sent.
     has_ended: Arc<AtomicBool>,
-    /// Since when it is being found out whether it is silent.
-    doubted: Mutex<Option<Instant>>,
-    /// It was found to be, and nothing is sent on it any more.
-    is_let_go: AtomicBool,
-    let_go: Notify,
+    /// Start of the probe in progress.
+    probing_since: Mutex<Option<Instant>>,
+    /// Whether the connection was found silent: no command is sent on it any more.
+    is_retired: AtomicBool,
+    retired: Notify,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn new(
-        Dialled { connection, is_told, .. }: Dialled,
-        version: u64,
+        NewConnection { connection, is_tracking, .. }: NewConnection,
+        credentials_version: u64,
         has_ended: Arc<AtomicBool>,
     ) -> Self {
         Self {
             connection,
-            is_told,
-            version,
-            answers: AtomicU64::new(0),
+            is_tracking,
+            credentials_version,
+            replies: AtomicU64::new(0),
             has_ended,
-            doubted: Mutex::new(None),
-            is_let_go: AtomicBool::new(false),
-            let_go: Notify::new(),
+            probing_since: Mutex::new(None),
+            is_retired: AtomicBool::new(false),
+            retired: Notify::new(),
         }
     }
 
-    /// The answer to `cmd`; to one that goes where its slot is being moved, if it `is_asking`. Who gives up on it
-    /// leaves the line as it is.
-    pub(super) async fn ask(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
-        let answer = match is_asking {
-            true => self.ask_all(&[cmd], true).await.map(|mut all| all.pop().unwrap_or(Value::Nil)),
+    /// Sends `cmd` and returns the reply. If `is_asking`, the command follows `ASKING`, as its slot is being migrated to this
+    /// node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the call has no effect on the connection.
+    pub(super) async fn send(&self, cmd: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        let reply = match is_asking {
+            true => {
+                self.send_all(&[cmd], true).await.map(|mut all| all.pop().unwrap_or(Value::Nil))
+            }
             false => self.connection.clone().send_packed_command(cmd).await,
         };
-        if answer.is_ok() {
-            self.answers.fetch_add(1, Relaxed);
+        if reply.is_ok() {
+            self.replies.fetch_add(1, Relaxed);
         }
-        answer
+        reply
     }
 
-    /// The answers to all, and whether the feed is told of what changes after that.
-    pub(super) async fn ask_told(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
-        let mut answers = self.ask_all(cmds, is_asking).await?;
-        self.answers.fetch_add(1, Relaxed);
-        answers.push(Value::Boolean(self.is_told));
-        Ok(Value::Array(answers))
+    /// Sends `cmds` and returns an array of all replies, followed by whether later changes of their keys will be reported.
+    pub(super) async fn send_tracked(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
+        let mut replies = self.send_all(cmds, is_asking).await?;
+        self.replies.fetch_add(1, Relaxed);
+        replies.push(Value::Boolean(self.is_tracking));
+        Ok(Value::Array(replies))
     }
 
-    async fn ask_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
+    async fn send_all(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Vec<Value>> {
         let mut pipeline = ::redis::pipe();
         for &cmd in cmds {
-            // That node answers for the slot only right after `ASKING`, so all go in one pipeline.
+            // `ASKING` holds for the next command only, so both go into one pipeline.
             if is_asking {
                 pipeline.cmd("ASKING");
             }
@@ -84,52 +90,54 @@ impl Line {
         }
         let each = 1 + usize::from(is_asking);
         let count = each * cmds.len();
-        let answers = self.connection.clone().send_packed_commands(&pipeline, 0, count).await?;
-        Ok(answers.into_iter().skip(each - 1).step_by(each).collect())
+        let replies = self.connection.clone().send_packed_commands(&pipeline, 0, count).await?;
+        Ok(replies.into_iter().skip(each - 1).step_by(each).collect())
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told
+    pub(super) fn is_tracking(&self) -> bool {
+        self.is_tracking
     }
 
-    pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Relaxed)
+    pub(super) fn replies(&self) -> u64 {
+        self.replies.load(Relaxed)
     }
 
     pub(super) fn is_open(&self) -> bool {
+        // `Acquire` pairs with the `Release` store in the callback of the end.
         !self.has_ended.load(Acquire)
     }
 
-    /// Whether this is the one that `has_ended` tells of.
-    pub(super) fn is_told_of_by(&self, has_ended: &Arc<AtomicBool>) -> bool {
+    /// Returns whether `has_ended` is the flag of this connection.
+    pub(super) fn has_end_flag(&self, has_ended: &Arc<AtomicBool>) -> bool {
         Arc::ptr_eq(&self.has_ended, has_ended)
     }
 
-    pub(super) fn let_go(&self) {
-        self.is_let_go.store(true, Release);
-        self.let_go.notify_waiters();
+    pub(super) fn retire(&self) {
+        // Stored before the notification: `until_retired` checks the flag after it has registered.
+        self.is_retired.store(true, Release);
+        self.retired.notify_waiters();
     }
 
-    pub(super) async fn until_let_go(&self) {
-        let mut told = std::pin::pin!(self.let_go.notified());
-        // Before the look, so that what happens between is not missed.
-        told.as_mut().enable();
-        if !self.is_let_go.load(Acquire) {
-            told.await;
+    pub(super) async fn until_retired(&self) {
+        let mut retired = std::pin::pin!(self.retired.notified());
+        // Registered before the check, so that a notification in between is not missed.
+        retired.as_mut().enable();
+        if !self.is_retired.load(Acquire) {
+            retired.await;
         }
     }
 
-    /// Whether nobody else doubts it, who has begun to within the `longest` time that this takes.
-    pub(super) fn begin_doubt(&self, longest: Duration) -> bool {
-        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = doubted.is_none_or(|since| since.elapsed() >= longest);
+    /// Returns whether the caller may probe the connection: no other probe began within the last `max_duration`.
+    pub(super) fn begin_probe(&self, max_duration: Duration) -> bool {
+        let mut probing_since = self.probing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = probing_since.is_none_or(|since| since.elapsed() >= max_duration);
         if is_first {
-            *doubted = Some(Instant::now());
+            *probing_since = Some(Instant::now());
         }
         is_first
     }
 
-    pub(super) fn end_doubt(&self) {
-        *self.doubted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    pub(super) fn end_probe(&self) {
+        *self.probing_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -1,107 +1,109 @@
-//! What a server tells of changes by itself (RESP3's `CLIENT TRACKING`), and what of that which is kept here still stands.
+//! Invalidations: keys that a server reports as changed (`CLIENT TRACKING` over RESP3), and the versions that show whether
+//! a cached answer is still valid.
 //!
-//! 1. All that is sent goes by the connection that is told: so its answers and what it is told come in the server's order,
-//!    and nobody has an answer before all has been told that the server said before it.
-//! 2. Whoever learns of a key by another way than an answer that is kept lets its mark fall, before anybody else can know
-//!    what came: so what is kept is never older than what this process has seen or written.
-//! 3. Where a connection is not used any more, all marks fall, after nobody can be given it.
+//! 1. All commands of a near cache use the connection that is tracked, so replies and invalidations arrive in the server's
+//!    order. No caller gets a reply before the invalidations that the server sent ahead of it were applied.
+//! 2. Code that learns about a key in any way other than a reply that is cached invalidates the key, before it passes
+//!    the news on. So a cached answer is never older than a value that this process has seen or written.
+//! 3. When a connection is retired, all keys are invalidated, after no caller can obtain that connection any more.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ::redis::{Cmd, Value};
 
-pub(in crate::redis) use super::key_versions::Mark;
-use super::key_versions::Marks;
+pub(in crate::redis) use super::key_versions::KeyVersion;
+use super::key_versions::KeyVersions;
 use crate::redis::{error::keys_of, keyspace::Keyspace};
 
-pub(in crate::redis) struct Feed {
+pub(in crate::redis) struct Invalidations {
     keyspace: Keyspace,
-    marks: Marks,
-    /// How many changes it was told of.
-    told: AtomicU64,
-    /// That a server doesn't tell is logged once.
-    is_refused: AtomicBool,
+    versions: KeyVersions,
+    /// Number of changed keys that servers have reported.
+    received: AtomicU64,
+    /// Whether the warning about a server without tracking was logged: it is logged once.
+    refusal_logged: AtomicBool,
 }
 
-/// A command on its way: however it ends, what is kept of its keys may be older.
-pub(super) struct Sent<'a> {
-    pub(super) feed: &'a Feed,
+/// A command in flight. However it ends, cached answers about its keys may be outdated, so its drop invalidates them.
+pub(super) struct InFlightCommand<'a> {
+    pub(super) invalidations: &'a Invalidations,
     pub(super) cmd: &'a Cmd,
 }
 
-impl Feed {
-    /// For about so many keys.
+impl Invalidations {
+    /// Creates the invalidations of `keyspace`, for about `keys` cached keys.
     pub(in crate::redis) fn new(keyspace: Keyspace, keys: usize) -> Self {
         Self {
             keyspace,
-            marks: Marks::new(keys),
-            told: AtomicU64::new(0),
-            is_refused: AtomicBool::new(false),
+            versions: KeyVersions::new(keys),
+            received: AtomicU64::new(0),
+            refusal_logged: AtomicBool::new(false),
         }
     }
 
-    pub(in crate::redis) fn mark(&self, key: &[u8]) -> Mark {
-        self.marks.mark(self.marks.place(key))
+    pub(in crate::redis) fn version(&self, key: &[u8]) -> KeyVersion {
+        self.versions.version(self.versions.bucket(key))
     }
 
     #[inline]
-    pub(in crate::redis) fn stands(&self, mark: Mark) -> bool {
-        self.marks.stands(mark)
+    pub(in crate::redis) fn is_current(&self, version: KeyVersion) -> bool {
+        self.versions.is_current(version)
     }
 
-    /// Something came about a key, or was sent.
-    pub(in crate::redis) fn fall(&self, key: &[u8]) {
-        self.marks.fall(self.marks.place(key));
+    /// Invalidates `key`, because something was received or sent about it.
+    pub(in crate::redis) fn invalidate(&self, key: &[u8]) {
+        self.versions.invalidate(self.versions.bucket(key));
     }
 
-    pub(in crate::redis) fn fall_all(&self) {
-        self.marks.fall_all();
+    pub(in crate::redis) fn invalidate_all(&self) {
+        self.versions.invalidate_all();
     }
 
-    /// How many changes of keys the servers have told of.
-    pub(in crate::redis) fn told_of(&self) -> u64 {
-        self.told.load(Relaxed)
+    /// Returns the number of changed keys that the servers have reported.
+    pub(in crate::redis) fn changes_received(&self) -> u64 {
+        self.received.load(Relaxed)
     }
 
-    /// What asks a server to tell, from then on, on the connection that asks.
-    pub(super) fn track(&self) -> Cmd {
+    /// Returns the command that makes a server report changes from then on, over the connection that sends it.
+    pub(super) fn tracking_command(&self) -> Cmd {
         let mut track = ::redis::cmd("CLIENT");
-        // The own changes too: one whose answer nobody waits for any more may be carried out later than any other.
+        // Without NOLOOP, so own writes are reported too: one whose caller was cancelled may be executed later than any other.
         track.arg(&["TRACKING", "ON", "BCAST", "PREFIX"]).arg(self.keyspace.prefix());
         track
     }
 
-    /// A server, or what stands before it, does not tell.
-    pub(super) fn refused(&self, why: &dyn std::fmt::Display) {
-        if !self.is_refused.swap(true, Relaxed) {
-            tracing::warn!(%why, "the server does not tell of changes: nothing is kept near");
+    /// Logs once that a server, or a proxy in front of it, does not support tracking.
+    pub(super) fn tracking_refused(&self, error: &dyn std::fmt::Display) {
+        if !self.refusal_logged.swap(true, Relaxed) {
+            tracing::warn!(%error, "the server does not support client tracking, near caching is disabled");
         }
     }
 
-    /// What came without being asked for. It runs where the connection is read: it only counts.
-    pub(super) fn tell(&self, data: &[Value]) {
+    /// Applies a push of the server. It runs on the task that reads the connection, so it only increments counters.
+    pub(super) fn on_push(&self, data: &[Value]) {
         let [Value::Array(records)] = data else {
-            // Of all keys, as by `FLUSHALL`.
-            self.fall_all();
+            // A push without keys concerns all of them, as after `FLUSHALL`.
+            self.invalidate_all();
             return;
         };
-        let mut told = 0;
+        let mut received = 0;
         for record in records {
-            // The cache has more than records, which begin as these do.
+            // Other keys of the cache have the same prefix as its records; these are skipped.
             if let Value::BulkString(record) = record
                 && let Some(key) = self.keyspace.key_of(record)
             {
-                self.fall(key);
-                told += 1;
+                self.invalidate(key);
+                received += 1;
             }
         }
-        self.told.fetch_add(told, Relaxed);
+        self.received.fetch_add(received, Relaxed);
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for InFlightCommand<'_> {
     fn drop(&mut self) {
-        let keys = keys_of(self.cmd).filter_map(|record| self.feed.keyspace.key_of(record));
-        keys.for_each(|key| self.feed.fall(key));
+        let invalidations = self.invalidations;
+        let keys = keys_of(self.cmd).filter_map(|record| invalidations.keyspace.key_of(record));
+        keys.for_each(|key| invalidations.invalidate(key));
     }
 }

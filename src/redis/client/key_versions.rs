@@ -1,10 +1,11 @@
-//! Whether what was read is still all that this process knows of a key: one number for each place that keys share, and
-//! one for all of them.
+//! Versions of keys: a cached answer is valid while the version of its key is unchanged.
 //!
-//! 1. A mark is taken before the server is asked. It stands as long as nobody has moved it: then nothing about its key
-//!    came here since, by whichever way, that the answer could be older than.
-//! 2. Numbers only grow. So a mark that has fallen never stands again, however late its answer comes.
-//! 3. Keys that share a place move each other's marks, which costs a question and is never wrong.
+//! There is one counter per hash bucket, shared by the keys in it, and one for all keys.
+//!
+//! 1. A reader takes the version before it sends its request. While the version is current, this process has received
+//!    nothing about the key, in any way, that the reply could be older than.
+//! 2. Counters only grow. So an outdated version never becomes current again, however late the reply comes.
+//! 3. Keys in the same bucket invalidate each other. That costs a request and is never incorrect.
 
 use std::{
     hash::BuildHasher,
@@ -16,66 +17,70 @@ use std::{
 
 use crate::engine::hasher::DefaultHasher;
 
-/// How many places there are, at least and at most: 8 bytes each.
-const PLACES: (usize, usize) = (1 << 10, 1 << 20);
+/// Minimum and maximum number of buckets, 8 bytes each: 8 KiB to 8 MiB.
+const BUCKETS: (usize, usize) = (1 << 10, 1 << 20);
 
-pub(super) struct Marks {
+/// Loads are `Acquire`: the version is read before the request is sent that follows in program order. Increments are
+/// `Release`: a reader that sees the new count also sees everything that the invalidating task did before.
+pub(super) struct KeyVersions {
     hasher: DefaultHasher,
-    all: Own,
-    places: Box<[AtomicU64]>,
+    all_keys: Padded,
+    buckets: Box<[AtomicU64]>,
 }
 
-/// What is read at each look-up, on a cache line without what others write.
+/// A counter that every look-up reads, on its own cache lines: 128 bytes, as processors prefetch pairs of lines.
 #[repr(align(128))]
-struct Own(AtomicU64);
+struct Padded(AtomicU64);
 
-/// Where the number of a key is.
+/// Index of a key's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(usize);
+pub(super) struct Bucket(usize);
 
-/// The number of a place and that of all, added up: as neither shrinks, the sum is the same where both are. It knows its
-/// place, so that who looks whether it stands need not hash the key.
+/// Version of a key: the sum of its bucket's counter and the counter of all keys.
+///
+/// Neither counter shrinks, so equal sums mean that both are unchanged. The bucket is part of the version, so that a check
+/// does not hash the key again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::redis) struct Mark {
-    place: Place,
+pub(in crate::redis) struct KeyVersion {
+    bucket: Bucket,
     sum: u64,
 }
 
-impl Marks {
-    /// For about so many keys.
+impl KeyVersions {
+    /// Creates versions for about `keys` keys.
     pub(super) fn new(keys: usize) -> Self {
-        let (least, most) = PLACES;
-        let places = keys.saturating_mul(2).clamp(least, most).next_power_of_two();
+        let (min, max) = BUCKETS;
+        let buckets = keys.saturating_mul(2).clamp(min, max).next_power_of_two();
         Self {
             hasher: DefaultHasher::default(),
-            all: Own(AtomicU64::new(0)),
-            places: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            all_keys: Padded(AtomicU64::new(0)),
+            buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
     #[inline]
-    pub(super) fn place(&self, key: &[u8]) -> Place {
-        // Their number is a power of two.
-        Place(self.hasher.hash_one(key) as usize & (self.places.len() - 1))
+    pub(super) fn bucket(&self, key: &[u8]) -> Bucket {
+        // A mask, as the number of buckets is a power of two.
+        Bucket(self.hasher.hash_one(key) as usize & (self.buckets.len() - 1))
     }
 
     #[inline]
-    pub(super) fn mark(&self, place: Place) -> Mark {
-        let all = self.all.0.load(Acquire);
-        Mark { place, sum: all.wrapping_add(self.places[place.0].load(Acquire)) }
+    pub(super) fn version(&self, bucket: Bucket) -> KeyVersion {
+        let all_keys = self.all_keys.0.load(Acquire);
+        KeyVersion { bucket, sum: all_keys.wrapping_add(self.buckets[bucket.0].load(Acquire)) }
     }
 
     #[inline]
-    pub(super) fn stands(&self, mark: Mark) -> bool {
-        self.mark(mark.place) == mark
+    pub(super) fn is_current(&self, version: KeyVersion) -> bool {
+        self.version(version.bucket) == version
     }
 
-    pub(super) fn fall(&self, place: Place) {
-        self.places[place.0].fetch_add(1, Release);
+    pub(super) fn invalidate(&self, bucket: Bucket) {
+        self.buckets[bucket.0].fetch_add(1, Release);
     }
 
-    pub(super) fn fall_all(&self) {
-        self.all.0.fetch_add(1, Release);
+    pub(super) fn invalidate_all(&self) {
+        self.all_keys.0.fetch_add(1, Release);
     }
 }
 

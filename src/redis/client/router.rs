@@ -1,4 +1,4 @@
-//! To where all callers send: one server, or the nodes of a cluster.
+//! Routing of commands: to the one server, or to the node of a cluster that serves the key.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use tokio::time::Instant;
 
 use super::{
     cluster::{Cluster, SlotPlace},
-    connect::Dial,
+    connect::Connector,
     node::{Lane, Node},
     shared_connection::Request,
 };
 use crate::redis::{Error, error::server_kind};
 
-pub(super) enum Connection {
+pub(super) enum Router {
     Server(Node),
     Cluster(Cluster),
 }
 
-impl Connection {
-    /// The same with other connections.
-    pub(super) fn by(&self, dial: Arc<Dial>) -> Self {
+impl Router {
+    /// Returns a router to the same servers over new connections of `connector`.
+    pub(super) fn with_connector(&self, connector: Arc<Connector>) -> Self {
         match self {
-            Self::Server(node) => Self::Server(node.by(dial)),
-            Self::Cluster(cluster) => Self::Cluster(cluster.by(dial)),
+            Self::Server(node) => Self::Server(node.with_connector(connector)),
+            Self::Cluster(cluster) => Self::Cluster(cluster.with_connector(connector)),
         }
     }
 
-    /// Connects to a server, or finds the nodes of the cluster.
+    /// Connects to the server, or discovers the nodes of the cluster.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         match self {
             Self::Server(node) => node.on(Lane::Verbs).connect().await,
@@ -35,7 +35,7 @@ impl Connection {
         }
     }
 
-    /// To the server that has the command's key; or to this `node`.
+    /// Sends `request` to `node`, or to the server of the command's key if `node` is `None`.
     pub(super) async fn send(
         &self,
         node: Option<&Node>,
@@ -50,18 +50,18 @@ impl Connection {
         let answer = server.on(lane).send(request, false).await;
         let Err(Error::Unavailable(error)) = answer else { return answer };
         match server_kind(&error) {
-            // It belongs to a cluster, of which nobody told us: it stays so.
+            // The server is a node of a cluster, but the client was configured for a single server: retries cannot help.
             Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
                 return Err(Error::Server(error));
             }
-            // It is a replica. Its address, or its sentinels, may lead to the master by now.
+            // The server is a replica. Its address, or its sentinels, may lead to the master by now.
             Some(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => server.renew(),
             _ => {}
         }
         Err(Error::Unavailable(error))
     }
 
-    /// All servers that hold keys.
+    /// Returns all servers that hold keys.
     pub(super) async fn nodes(&self, deadline: Instant) -> Result<Vec<Node>, Error> {
         match self {
             Self::Server(node) => Ok(vec![node.clone()]),
@@ -69,15 +69,15 @@ impl Connection {
         }
     }
 
-    /// Where the slots of keys are, of a cluster.
+    /// Returns the places of the slots of `absent_keys` (see [`Cluster::places`]); empty for a single server.
     pub(super) async fn places(
         &self,
-        absent: &[Vec<u8>],
+        absent_keys: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<SlotPlace>, Error> {
         match self {
             Self::Server(_) => Ok(Vec::new()),
-            Self::Cluster(cluster) => cluster.places(absent, deadline).await,
+            Self::Cluster(cluster) => cluster.places(absent_keys, deadline).await,
         }
     }
 

@@ -1,10 +1,10 @@
-//! The way to one server: the connection that all callers share, and how it is replaced.
+//! The shared connection to one server: a multiplexed connection that all callers use, and its replacement.
 //!
-//! 1. There is one attempt to connect at a time, for all who wait, and none where nobody asks.
-//! 2. A connection that has ended, or that is silent (nothing came for [`PATIENCE`], or until somebody gave up, and then
-//!    nothing for [`PING`]), is let go: who asks next waits for another, and who may ask twice does. All others who wait on
-//!    it still get what comes.
-//! 3. One that is to be renewed is used until the next one stands.
+//! 1. At most one attempt to connect runs at a time, for all callers that wait for it. Without callers there is none.
+//! 2. A connection that has ended is retired. So is a silent one: nothing was received for [`SILENCE_LIMIT`], or until a
+//!    caller gave up, and then nothing for [`PING_TIMEOUT`]. The next caller waits for a new connection, and so does a
+//!    caller whose command may be repeated. Other waiters still get the replies that arrive on the old one.
+//! 3. A connection that is to be renewed is used until its successor is ready.
 
 use std::{
     sync::{
@@ -21,39 +21,39 @@ use tokio::{
 };
 
 use super::{
-    connect::{Dial, Dialled},
-    connection::Line,
+    connect::{Connector, NewConnection},
+    connection::Connection,
     sentinel::Sentinels,
-    single_flight::{Joint, Outcome},
+    single_flight::{Outcome, SingleFlight},
 };
 use crate::redis::{Error, error::is_refusal};
 
-/// So long a line may be silent before it is doubted.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// Time without a reply after which a waiting caller has the connection probed.
+const SILENCE_LIMIT: Duration = Duration::from_millis(400);
 
-/// So long one that is doubted has to answer a `PING`, or anything else. Both together are less than the second after
-/// which callers give up: so the next call of each goes another way.
-const PING: Duration = Duration::from_millis(400);
+/// Time in which a probed connection must answer the `PING`, or anything else. The sum of both limits is below the default
+/// timeout of one second, so a caller's next call uses another connection.
+const PING_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// One by which somebody is told of changes is doubted when it says nothing for so long: who waits for what may never come
-/// asks nothing.
-const PULSE: Duration = Duration::from_millis(500);
+/// Interval of the watchdog of a tracked connection, which is probed if nothing was received since the last check. Callers
+/// that only use cached answers send nothing, so they would not notice that invalidations are missing.
+const WATCHDOG_PERIOD: Duration = Duration::from_millis(500);
 
-/// How often a line that works is renewed, at most.
-const RENEW_EVERY: Duration = Duration::from_millis(250);
+/// Minimum time between two renewals of a working connection.
+const RENEW_INTERVAL: Duration = Duration::from_millis(250);
 
-/// So long nobody tries again what has failed: in general, and where the server wants other credentials.
-const FAILURE_HOLDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// Time for which a failed attempt is the answer to further callers: in general, and if the server refused the login.
+const FAILURE_TTL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// A cheap clone.
+/// Handle to the shared connection. A cheap clone.
 #[derive(Clone)]
-pub(super) struct Link(Arc<State>);
+pub(super) struct SharedConnection(Arc<State>);
 
-/// Where it leads.
+/// Destination of a shared connection, and the settings to connect with.
 #[derive(Clone)]
 pub(super) struct Route {
-    pub(super) dial: Arc<Dial>,
-    pub(super) to: Destination,
+    pub(super) connector: Arc<Connector>,
+    pub(super) destination: Destination,
 }
 
 #[derive(Clone)]
@@ -64,257 +64,273 @@ pub(super) enum Destination {
 
 struct State {
     route: Route,
-    present: Mutex<Present>,
-    attempt: Joint<Attempt>,
+    current: Mutex<Current>,
+    attempt: SingleFlight<Attempt>,
 }
 
-type Attempt = RedisResult<Arc<Line>>;
+/// Outcome of an attempt to connect.
+type Attempt = RedisResult<Arc<Connection>>;
 
 #[derive(Default)]
-struct Present {
-    line: Option<Arc<Line>>,
-    /// What the last attempt has failed with, with which credentials, and until when that is answer enough.
+struct Current {
+    connection: Option<Arc<Connection>>,
+    /// Error of the last failed attempt, the version of its credentials, and until when it is returned to callers.
     failure: Option<(RedisError, u64, Instant)>,
-    renewed: Option<Instant>,
+    renewed_at: Option<Instant>,
 }
 
-/// A command on its way.
+/// Commands to send, with their deadline.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
-    pub(super) asked: Asked<'a>,
+    pub(super) batch: CommandBatch<'a>,
     pub(super) deadline: Instant,
-    /// Who sent it does so again where the answer is lost: so it need not wait on a line that is let go.
+    /// Whether the caller repeats the request if the reply is lost: then it does not wait on a retired connection.
     pub(super) may_repeat: bool,
 }
 
-/// What is sent as one.
+/// Commands that are sent together.
 #[derive(Clone, Copy)]
-pub(in crate::redis) enum Asked<'a> {
+pub(in crate::redis) enum CommandBatch<'a> {
     One(&'a Cmd),
-    /// One that only reads several keys, in one slot.
-    Many(&'a Cmd),
-    /// Some that only read, of keys in one slot. The answer is those of all, and whether changes are told of from then
-    /// on.
-    Told(&'a [&'a Cmd]),
+    /// A read of several keys in one slot.
+    MultiKey(&'a Cmd),
+    /// Reads of keys in one slot. The reply is an array of all replies, followed by whether later changes of the keys will
+    /// be reported.
+    Tracked(&'a [&'a Cmd]),
 }
 
-/// An answer that is waited for. Who gives up where nothing came since doubts the line.
-struct Question<'a> {
-    link: &'a Link,
-    line: &'a Arc<Line>,
-    /// How many answers had come before.
-    answers: u64,
-    is_over: bool,
+/// A reply that a caller waits for. If it is dropped before the reply, and nothing else was received since the request,
+/// the connection is probed.
+struct PendingReply<'a> {
+    shared: &'a SharedConnection,
+    connection: &'a Arc<Connection>,
+    /// Number of replies on the connection when the request was sent.
+    replies_before: u64,
+    is_done: bool,
 }
 
-impl Link {
+impl SharedConnection {
     pub(super) fn new(route: Route) -> Self {
-        let (present, attempt) = (Mutex::default(), Joint::new(route.dial.timeout));
-        Self(Arc::new(State { route, present, attempt }))
+        let attempt = SingleFlight::new(route.connector.timeout);
+        Self(Arc::new(State { route, current: Mutex::default(), attempt }))
     }
 
-    pub(super) fn to(&self) -> &Destination {
-        &self.0.route.to
+    pub(super) fn destination(&self) -> &Destination {
+        &self.0.route.destination
     }
 
-    /// Connects, where that is not done.
+    /// Connects, unless there is a connection.
     pub(super) async fn connect(&self) -> Result<(), Error> {
-        self.line().await.map_err(Error::Connect).map(drop)
+        self.connection().await.map_err(Error::Connect).map(drop)
     }
 
-    /// The answer to a command, to one that goes where its slot is being moved if it `is_asking`. [`Error::Connect`]
-    /// where it was not sent.
+    /// Sends a request and returns the reply. If `is_asking`, the commands follow `ASKING`, as their slot is being migrated
+    /// to this node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Connect`] if the request was not sent.
     pub(super) async fn send(&self, request: Request<'_>, is_asking: bool) -> Result<Value, Error> {
-        let Request { asked, deadline, may_repeat } = request;
-        let line = match self.open_line() {
-            Some(line) => line,
-            None => match timeout_at(deadline, self.line()).await {
-                Ok(line) => line.map_err(Error::Connect)?,
+        let Request { batch, deadline, may_repeat } = request;
+        let connection = match self.open_connection() {
+            Some(connection) => connection,
+            None => match timeout_at(deadline, self.connection()).await {
+                Ok(connection) => connection.map_err(Error::Connect)?,
                 Err(_) => return Err(no_connection()),
             },
         };
-        let mut question = Question::new(self, &line);
-        let patience = deadline.min(Instant::now() + PATIENCE);
-        let mut answer = std::pin::pin!(async {
-            match asked {
-                Asked::One(cmd) | Asked::Many(cmd) => line.ask(cmd, is_asking).await,
-                Asked::Told(cmds) => line.ask_told(cmds, is_asking).await,
+        let mut pending = PendingReply::new(self, &connection);
+        let probe_at = deadline.min(Instant::now() + SILENCE_LIMIT);
+        let mut reply = std::pin::pin!(async {
+            match batch {
+                CommandBatch::One(cmd) | CommandBatch::MultiKey(cmd) => {
+                    connection.send(cmd, is_asking).await
+                }
+                CommandBatch::Tracked(cmds) => connection.send_tracked(cmds, is_asking).await,
             }
         });
-        let mut outcome = timeout_at(patience, &mut answer).await;
+        let mut outcome = timeout_at(probe_at, &mut reply).await;
         if outcome.is_err() {
-            question.doubt();
+            pending.probe_if_silent();
             outcome = tokio::select! {
                 biased;
-                outcome = timeout_at(deadline, answer) => outcome,
-                () = line.until_let_go(), if may_repeat => return Err(no_answer()),
+                outcome = timeout_at(deadline, reply) => outcome,
+                () = connection.until_retired(), if may_repeat => return Err(no_reply()),
             };
         }
-        let Ok(answer) = outcome else { return Err(no_answer()) };
-        question.is_over = true;
-        drop(question);
-        let answer = match answer {
-            // What the server answers as an error comes as a value.
-            Ok(answer) => answer.extract_error(),
+        let Ok(reply) = outcome else { return Err(no_reply()) };
+        pending.is_done = true;
+        drop(pending);
+        let reply = match reply {
+            // The client library returns an error reply of the server as a value.
+            Ok(reply) => reply.extract_error(),
             Err(error) => {
                 if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) {
-                    self.let_go(&line);
+                    self.retire(&connection);
                 }
                 Err(error)
             }
         };
-        answer.map_err(|error| Error::of(error, asked.first()))
+        reply.map_err(|error| Error::of(error, batch.first()))
     }
 
-    /// Makes another connection in the place of one that works, as the address may lead elsewhere by now.
+    /// Replaces a working connection, because its address may lead to another server by now.
     pub(super) fn renew(&self) {
-        let mut present = self.present();
+        let mut current = self.current();
         let now = Instant::now();
-        // Where there is none, who asks next waits for a new one anyway.
-        let is_early = present.renewed.is_some_and(|last| now < last + RENEW_EVERY);
-        if is_early || present.line.is_none() {
+        let is_early = current.renewed_at.is_some_and(|last| now < last + RENEW_INTERVAL);
+        // Without a connection, the next caller makes a new one anyway.
+        if is_early || current.connection.is_none() {
             return;
         }
-        present.renewed = Some(now);
-        drop(present);
+        current.renewed_at = Some(now);
+        drop(current);
         drop(self.attempt());
     }
 
-    fn open_line(&self) -> Option<Arc<Line>> {
-        let line = self.present().line.as_ref().filter(|line| line.is_open())?.clone();
-        if line.version != self.0.route.dial.version() {
+    fn open_connection(&self) -> Option<Arc<Connection>> {
+        let is_open = |connection: &&Arc<Connection>| connection.is_open();
+        let connection = self.current().connection.as_ref().filter(is_open)?.clone();
+        if connection.credentials_version != self.0.route.connector.credentials_version() {
             self.renew();
         }
-        Some(line)
+        Some(connection)
     }
 
-    async fn line(&self) -> Attempt {
-        if let Some(line) = self.open_line() {
-            return Ok(line);
+    async fn connection(&self) -> Attempt {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
         }
-        let version = self.0.route.dial.version();
-        if let Some((error, with, until)) = &self.present().failure
+        let version = self.0.route.connector.credentials_version();
+        if let Some((error, with, until)) = &self.current().failure
             && *with == version
             && Instant::now() < *until
         {
             return Err(error.clone());
         }
-        let gone = |_| Err((ErrorKind::Io, "the runtime that connected is gone").into());
+        let gone = |_| Err((ErrorKind::Io, "the runtime that connected was shut down").into());
         match self.attempt().await.unwrap_or_else(gone) {
-            // It was begun with credentials that have changed since.
-            Err(error) if is_refusal(&error) && version != self.0.route.dial.version() => {
+            // The attempt began with credentials that have been replaced since.
+            Err(error)
+                if is_refusal(&error)
+                    && version != self.0.route.connector.credentials_version() =>
+            {
                 self.attempt().await.unwrap_or_else(gone)
             }
             attempt => attempt,
         }
     }
 
-    /// Joins the attempt that is under way, or begins one.
+    /// Joins the attempt in flight, or starts one.
     fn attempt(&self) -> Outcome<Attempt> {
         self.0.attempt.join(|| {
-            let (route, link) = (self.0.route.clone(), Arc::downgrade(&self.0));
+            let (route, state) = (self.0.route.clone(), Arc::downgrade(&self.0));
             async move {
                 let has_ended = Arc::new(AtomicBool::new(false));
                 let on_end = {
-                    let (link, has_ended) = (link.clone(), has_ended.clone());
-                    let dial = route.dial.clone();
+                    let (state, has_ended) = (state.clone(), has_ended.clone());
+                    let connector = route.connector.clone();
                     move || {
+                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the connection.
                         has_ended.store(true, Release);
-                        dial.is_left();
-                        if let Some(link) = Self::upgrade(&link) {
-                            link.has_ended(&has_ended);
+                        connector.on_connection_retired();
+                        if let Some(shared) = Self::upgrade(&state) {
+                            shared.on_end(&has_ended);
                         }
                     }
                 };
-                let version = route.dial.version();
-                let dialled = match timeout(route.dial.timeout, route.connect(on_end)).await {
-                    Ok(dialled) => dialled,
+                let version = route.connector.credentials_version();
+                let attempt = timeout(route.connector.timeout, route.connect(on_end));
+                let new = match attempt.await {
+                    Ok(new) => new,
                     Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
                 };
-                let line = dialled.map(|dialled| Arc::new(Line::new(dialled, version, has_ended)));
-                if let Some(link) = Self::upgrade(&link) {
-                    link.put(&line, version);
+                let attempt = new.map(|new| Arc::new(Connection::new(new, version, has_ended)));
+                if let Some(shared) = Self::upgrade(&state) {
+                    shared.finish_attempt(&attempt, version);
                 }
-                if let Ok(line) = &line
-                    && line.is_told()
+                if let Ok(connection) = &attempt
+                    && connection.is_tracking()
                 {
-                    tokio::spawn(feel_pulse(link, Arc::downgrade(line)));
+                    tokio::spawn(watchdog(state, Arc::downgrade(connection)));
                 }
-                line
+                attempt
             }
         })
     }
 
-    fn put(&self, attempt: &Attempt, version: u64) {
-        let mut present = self.present();
+    fn finish_attempt(&self, attempt: &Attempt, version: u64) {
+        let mut current = self.current();
         let old = match attempt {
-            Ok(line) => {
-                present.failure = None;
-                present.line.replace(line.clone())
+            Ok(connection) => {
+                current.failure = None;
+                current.connection.replace(connection.clone())
             }
             Err(error) => {
-                let (short, long) = FAILURE_HOLDS;
-                let holds = if is_refusal(error) { long } else { short };
-                present.failure = Some((error.clone(), version, Instant::now() + holds));
+                let (short, long) = FAILURE_TTL;
+                let ttl = if is_refusal(error) { long } else { short };
+                current.failure = Some((error.clone(), version, Instant::now() + ttl));
                 None
             }
         };
-        drop(present);
+        drop(current);
         if old.is_some() {
-            self.0.route.dial.is_left();
+            self.0.route.connector.on_connection_retired();
         }
-        // Where nobody waits on it, it ends here: not under the lock.
+        // After unlock: without waiters, this closes the connection.
         drop(old);
     }
 
-    fn let_go(&self, line: &Arc<Line>) {
-        let mut present = self.present();
-        let old = present.line.take_if(|present| Arc::ptr_eq(present, line));
-        drop(present);
+    fn retire(&self, connection: &Arc<Connection>) {
+        let mut current = self.current();
+        let old = current.connection.take_if(|current| Arc::ptr_eq(current, connection));
+        drop(current);
         if let Some(old) = old {
-            self.0.route.dial.is_left();
-            // Before anybody asks.
+            self.0.route.connector.on_connection_retired();
+            // Starts the next attempt without waiting for a caller.
             drop(self.attempt());
-            old.let_go();
+            old.retire();
         }
     }
 
-    /// A line was ended by the other side, or by the network.
-    fn has_ended(&self, told_of: &Arc<AtomicBool>) {
-        // One that has never answered would end again, and so on.
-        let was_used = |line: &Arc<Line>| line.is_told_of_by(told_of) && line.answers() > 0;
-        let is_missed = self.present().line.as_ref().is_some_and(was_used);
-        if is_missed {
+    /// Reconnects after the peer or the network has closed the connection with this flag.
+    fn on_end(&self, has_ended: &Arc<AtomicBool>) {
+        // Only if it has replied before: otherwise a server that closes each new connection would cause endless attempts.
+        let was_used =
+            |current: &Arc<Connection>| current.has_end_flag(has_ended) && current.replies() > 0;
+        let reconnects = self.current().connection.as_ref().is_some_and(was_used);
+        if reconnects {
             drop(self.attempt());
         }
     }
 
-    fn doubt(&self, line: &Arc<Line>) {
-        // Outside a runtime nobody can find out.
+    /// Sends a `PING` in the background and retires the connection if nothing is received.
+    fn probe(&self, connection: &Arc<Connection>) {
+        // A probe needs a runtime; the caller may have been dropped outside of one.
         let Ok(runtime) = Handle::try_current() else { return };
-        // One that takes longer is on a runtime that nobody drives.
-        if !line.begin_doubt(2 * PING) {
+        // A probe that takes longer is assumed stuck on a stopped runtime, and another may begin.
+        if !connection.begin_probe(2 * PING_TIMEOUT) {
             return;
         }
-        let (link, line) = (Arc::downgrade(&self.0), line.clone());
+        let (state, connection) = (Arc::downgrade(&self.0), connection.clone());
         runtime.spawn(async move {
-            let before = line.answers();
-            let ping = timeout(PING, line.ask(&::redis::cmd("PING"), false)).await;
-            line.end_doubt();
-            let is_silent = !matches!(ping, Ok(Ok(_))) && line.answers() == before;
-            if is_silent && let Some(link) = Self::upgrade(&link) {
-                tracing::warn!("a connection to the server is silent, and is replaced");
-                link.let_go(&line);
+            let before = connection.replies();
+            let ping = timeout(PING_TIMEOUT, connection.send(&::redis::cmd("PING"), false)).await;
+            connection.end_probe();
+            let is_silent = !matches!(ping, Ok(Ok(_))) && connection.replies() == before;
+            if is_silent && let Some(shared) = Self::upgrade(&state) {
+                tracing::warn!("a connection to the server is silent, replacing it");
+                shared.retire(&connection);
             }
         });
     }
 
-    fn upgrade(link: &Weak<State>) -> Option<Self> {
-        link.upgrade().map(Self)
+    fn upgrade(state: &Weak<State>) -> Option<Self> {
+        state.upgrade().map(Self)
     }
 
-    fn present(&self) -> MutexGuard<'_, Present> {
-        self.0.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -322,64 +338,69 @@ impl Route {
     async fn connect(
         &self,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<Dialled> {
-        match &self.to {
-            Destination::Server(server) => self.dial.server(server, on_end).await,
-            Destination::Master(sentinels) => sentinels.connect(&self.dial, on_end).await,
+    ) -> RedisResult<NewConnection> {
+        match &self.destination {
+            Destination::Server(server) => self.connector.connect_to_server(server, on_end).await,
+            Destination::Master(sentinels) => sentinels.connect(&self.connector, on_end).await,
         }
     }
 }
 
-impl<'a> Asked<'a> {
-    /// By whose key the server is found.
+impl<'a> CommandBatch<'a> {
+    /// Returns the first command, whose key selects the server.
     pub(super) fn first(self) -> &'a Cmd {
         match self {
-            Self::One(cmd) | Self::Many(cmd) => cmd,
-            Self::Told(cmds) => cmds.first().expect("who asks asks something"),
+            Self::One(cmd) | Self::MultiKey(cmd) => cmd,
+            Self::Tracked(cmds) => cmds.first().expect("a batch has at least one command"),
         }
     }
 }
 
-impl<'a> Question<'a> {
-    fn new(link: &'a Link, line: &'a Arc<Line>) -> Self {
-        Self { link, line, answers: line.answers(), is_over: false }
+impl<'a> PendingReply<'a> {
+    fn new(shared: &'a SharedConnection, connection: &'a Arc<Connection>) -> Self {
+        Self { shared, connection, replies_before: connection.replies(), is_done: false }
     }
 
-    fn doubt(&self) {
-        if self.line.answers() == self.answers {
-            self.link.doubt(self.line);
+    fn probe_if_silent(&self) {
+        if self.connection.replies() == self.replies_before {
+            self.shared.probe(self.connection);
         }
     }
 }
 
-impl Drop for Question<'_> {
+impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.doubt();
+        if !self.is_done {
+            self.probe_if_silent();
         }
     }
 }
 
-/// Doubts a line that says nothing, for as long as it is used.
-async fn feel_pulse(link: Weak<State>, line: Weak<Line>) {
+/// Probes a connection whenever it was silent for a whole period, until it is dropped or ends.
+async fn watchdog(state: Weak<State>, connection: Weak<Connection>) {
     let mut before = 0;
     loop {
-        sleep(PULSE).await;
-        let (Some(link), Some(line)) = (Link::upgrade(&link), line.upgrade()) else { return };
-        if !line.is_open() {
+        sleep(WATCHDOG_PERIOD).await;
+        // Upgraded for one check only: the watchdog must not keep the connection open.
+        let (Some(shared), Some(connection)) =
+            (SharedConnection::upgrade(&state), connection.upgrade())
+        else {
+            return;
+        };
+        if !connection.is_open() {
             return;
         }
-        if line.answers() == before {
-            link.doubt(&line);
+        if connection.replies() == before {
+            shared.probe(&connection);
         }
-        before = line.answers();
+        before = connection.replies();
     }
 }
 
 fn no_connection() -> Error {
-    Error::Connect((ErrorKind::Io, "no connection in time").into())
+    Error::Connect((ErrorKind::Io, "no connection within the timeout").into())
 }
 
-fn no_answer() -> Error {
-    Error::Unanswered((ErrorKind::Io, "no answer in time").into())
+fn no_reply() -> Error {
+    Error::Unanswered((ErrorKind::Io, "no reply within the timeout").into())
 }

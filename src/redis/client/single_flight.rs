@@ -1,4 +1,6 @@
-//! Work that is done once for all who wait for it, by a task of its own: nobody's drop ends it.
+//! Single flight: work that runs once for all callers that wait for it.
+//!
+//! The work runs in a task of its own, so it continues if a caller is cancelled.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -8,75 +10,75 @@ use std::{
 use futures_util::{FutureExt, future::Shared};
 use tokio::{sync::oneshot, time::Instant};
 
-/// Beyond the time that work takes at most, as its task may be late.
-const LATE: Duration = Duration::from_millis(100);
+/// Allowance for a task that is scheduled late, added to the maximum duration of the work.
+const GRACE: Duration = Duration::from_millis(100);
 
-/// At most one piece of work at a time.
-pub(super) struct Joint<T: Clone> {
+/// Runs at most one piece of work at a time.
+pub(super) struct SingleFlight<T: Clone> {
     slot: Slot<T>,
-    /// What takes longer is on a runtime that nobody drives, and is begun anew by who comes then.
-    longest: Duration,
+    /// Work older than this is assumed stuck on a stopped runtime; the next caller restarts it.
+    max_duration: Duration,
 }
 
-type Slot<T> = Arc<Mutex<Option<UnderWay<T>>>>;
+type Slot<T> = Arc<Mutex<Option<InFlight<T>>>>;
 
-struct UnderWay<T: Clone> {
+struct InFlight<T: Clone> {
     outcome: Outcome<T>,
-    begun: Instant,
+    started_at: Instant,
 }
 
-/// An error where the task's runtime is gone.
+/// Result of the work; an error if the runtime of its task was shut down.
 pub(super) type Outcome<T> = Shared<oneshot::Receiver<T>>;
 
-/// Empties the slot, whether the task ends or is dropped with its runtime.
-struct End<T: Clone> {
+/// Clears the slot when the task ends or is dropped with its runtime.
+struct ClearSlotOnDrop<T: Clone> {
     slot: Slot<T>,
-    /// That of this task: another may have taken its place.
+    /// Outcome of this task: the slot may already hold that of a successor.
     outcome: Outcome<T>,
 }
 
-impl<T: Clone + Send + Sync + 'static> Joint<T> {
-    /// For work that ends within `longest`.
-    pub(super) fn new(longest: Duration) -> Self {
-        Self { slot: Arc::default(), longest: longest.saturating_add(LATE) }
+impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
+    /// Creates a single flight for work that takes at most `max_duration`.
+    pub(super) fn new(max_duration: Duration) -> Self {
+        Self { slot: Arc::default(), max_duration: max_duration.saturating_add(GRACE) }
     }
 
-    /// Joins the work that is under way; where none is, begins this.
+    /// Joins the work in flight, or starts `work` if there is none.
     pub(super) fn join<F>(&self, work: impl FnOnce() -> F) -> Outcome<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(UnderWay { outcome, begun }) = &*slot
-            && begun.elapsed() < self.longest
+        if let Some(InFlight { outcome, started_at }) = &*slot
+            && started_at.elapsed() < self.max_duration
         {
             return outcome.clone();
         }
-        let (tell, outcome) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         let outcome = outcome.shared();
-        let old = slot.replace(UnderWay { outcome: outcome.clone(), begun: Instant::now() });
+        let old = slot.replace(InFlight { outcome: outcome.clone(), started_at: Instant::now() });
         drop(slot);
-        // As in `End`.
+        // After unlock, for the reason given in `ClearSlotOnDrop`.
         drop(old);
-        let end = End { slot: self.slot.clone(), outcome: outcome.clone() };
+        let clear = ClearSlotOnDrop { slot: self.slot.clone(), outcome: outcome.clone() };
         let work = work();
         tokio::spawn(async move {
             let value = work.await;
-            // First, so that who is told and finds the outcome wanting begins anew.
-            drop(end);
-            // Nobody may wait any more.
-            let _ = tell.send(value);
+            // Before the value is sent: a caller that cannot use the result must be able to start the next flight.
+            drop(clear);
+            // Fails if all callers were cancelled.
+            let _ = sender.send(value);
         });
         outcome
     }
 }
 
-impl<T: Clone> Drop for End<T> {
+impl<T: Clone> Drop for ClearSlotOnDrop<T> {
     fn drop(&mut self) {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = slot.take_if(|under_way| under_way.outcome.ptr_eq(&self.outcome));
+        let ended = slot.take_if(|in_flight| in_flight.outcome.ptr_eq(&self.outcome));
         drop(slot);
-        // It may hold the wakers of who waits, which are dropped outside the lock.
+        // After unlock: it may hold the wakers of waiters, whose `Drop` is foreign code.
         drop(ended);
     }
 }

@@ -59,7 +59,7 @@ impl LimiterState {
             let Ok(text) = call.send_idempotent::<Option<Vec<u8>>>(&client).await else { continue };
             if let Some(name) = to_warn {
                 is_warned = true;
-                client.warn_of_eviction(&name, "a limit begins anew for each key that is").await;
+                client.warn_of_eviction(&name).await;
             }
             let Some(text) = text else { continue };
             let Some(limiter) = state.upgrade() else { return };

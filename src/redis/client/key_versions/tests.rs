@@ -1,5 +1,5 @@
-//! Marks in a small world: one key on a server, connections that keep an order, and tasks that read and write through what
-//! is kept. Whatever happens in which order, nobody gets what is older than what was seen or written before.
+//! Randomized model of key versions: one key on a server, connections that keep an order, and tasks that read and write
+//! through a cached answer. In no order of steps does a task get a version older than one that was seen or written before.
 
 use std::collections::VecDeque;
 
@@ -9,189 +9,194 @@ use super::*;
 
 const KEY: &[u8] = b"ada";
 
-/// What is left out of the rules, to see that it is found.
+/// Rule that the model violates, to check that the test detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// A write lets no mark fall.
-    SilentWrite,
-    /// An answer is kept though its mark has fallen.
-    KeptAnyway,
-    /// Whoever comes waits for a question whose mark has fallen.
-    JoinedAnyway,
-    /// An answer that is not kept lets no mark fall.
-    SilentAnswer,
-    /// Another connection takes the place of one, and no mark falls.
-    SilentEnd,
+    /// A write does not invalidate its key.
+    WriteWithoutInvalidation,
+    /// A reply is cached although its key version is outdated.
+    OutdatedReplyCached,
+    /// A task joins a read whose key version is outdated.
+    OutdatedReadJoined,
+    /// A reply that is not cached does not invalidate its key.
+    UncachedReplyWithoutInvalidation,
+    /// A connection is replaced, and no key is invalidated.
+    ReplacementWithoutInvalidation,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Request {
-    Read { question: usize },
+    Read { read: usize },
     Write { task: usize },
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Push {
-    Answer { question: usize, version: u64 },
+enum Message {
+    Reply { read: usize, version: u64 },
     Written { task: usize, version: u64 },
     Changed,
 }
 
 #[derive(Default)]
-struct Line {
+struct Connection {
     requests: VecDeque<Request>,
-    pushes: VecDeque<Push>,
-    /// A change that is not told of yet: Redis tells of those of a round when that is over.
+    messages: VecDeque<Message>,
+    /// Whether a change was not reported yet: Redis reports the changes of an event loop iteration at its end.
     is_changed: bool,
-    /// It is not used any more, and its server may still carry out what it was sent.
-    is_left: bool,
+    /// Whether the connection is not used any more. The server may still execute requests that were sent on it.
+    is_retired: bool,
 }
 
 enum Task {
     Idle,
-    /// Since when as much was seen.
+    /// Waits for `read`; `seen` is the newest version that was seen when the wait began.
     Waits {
-        question: usize,
+        read: usize,
         seen: u64,
     },
     Writes,
 }
 
-struct Question {
-    mark: Mark,
-    line: usize,
-    answer: Option<u64>,
-    is_told: bool,
+struct InFlightRead {
+    key_version: KeyVersion,
+    connection: usize,
+    reply: Option<u64>,
+    is_settled: bool,
 }
 
-struct World {
-    random: SmallRng,
+struct Model {
+    rng: SmallRng,
     fault: Fault,
-    marks: Marks,
+    versions: KeyVersions,
+    /// Version of the value on the server.
     version: u64,
-    lines: Vec<Line>,
+    connections: Vec<Connection>,
     tasks: Vec<Task>,
-    questions: Vec<Question>,
-    asked: Option<usize>,
-    kept: Option<(u64, Mark)>,
+    reads: Vec<InFlightRead>,
+    /// Read that other tasks may join.
+    joinable: Option<usize>,
+    cached: Option<(u64, KeyVersion)>,
+    /// Newest version that a task has seen or written.
     seen: u64,
-    /// How often it was answered from what is kept.
+    /// Number of answers from the cache.
     hits: u64,
 }
 
-impl World {
+impl Model {
     fn new(seed: u64, fault: Fault) -> Self {
         Self {
-            random: SmallRng::seed_from_u64(seed),
+            rng: SmallRng::seed_from_u64(seed),
             fault,
-            marks: Marks::new(1),
+            versions: KeyVersions::new(1),
             version: 0,
-            lines: vec![Line::default()],
+            connections: vec![Connection::default()],
             tasks: (0..4).map(|_| Task::Idle).collect(),
-            questions: Vec::new(),
-            asked: None,
-            kept: None,
+            reads: Vec::new(),
+            joinable: None,
+            cached: None,
             seen: 0,
             hits: 0,
         }
     }
 
-    /// One thing that happens; an error where somebody gets what is older than what he may know.
+    /// Performs one random step. Returns an error if a task gets an outdated version.
     fn step(&mut self) -> Result<(), String> {
-        let place = self.marks.place(KEY);
-        match self.random.random_range(0..100) {
-            0..30 => self.begin(place)?,
-            30..55 => self.serve(),
-            55..75 => self.hear(place),
-            75..85 => self.keep(place),
+        let bucket = self.versions.bucket(KEY);
+        match self.rng.random_range(0..100) {
+            0..30 => self.begin(bucket)?,
+            30..55 => self.execute(),
+            55..75 => self.receive(bucket),
+            75..85 => self.settle(bucket),
             85..97 => self.end()?,
             97 => {
-                // Somebody else writes.
+                // A write of another process.
                 self.version += 1;
-                self.lines.iter_mut().for_each(|line| line.is_changed = true);
+                self.connections.iter_mut().for_each(|connection| connection.is_changed = true);
             }
-            98 if self.random.random_ratio(1, 3) => self.replace_line(),
+            98 if self.rng.random_ratio(1, 3) => self.replace_connection(),
             _ => self.send_again(),
         }
         Ok(())
     }
 
-    fn begin(&mut self, place: Place) -> Result<(), String> {
-        let task = self.random.random_range(0..self.tasks.len());
+    /// Lets an idle task begin a write or a read.
+    fn begin(&mut self, bucket: Bucket) -> Result<(), String> {
+        let task = self.rng.random_range(0..self.tasks.len());
         if !matches!(self.tasks[task], Task::Idle) {
             return Ok(());
         }
-        let line = self.lines.len() - 1;
-        if self.random.random_ratio(1, 6) {
+        let connection = self.connections.len() - 1;
+        if self.rng.random_ratio(1, 6) {
             self.tasks[task] = Task::Writes;
-            self.lines[line].requests.push_back(Request::Write { task });
+            self.connections[connection].requests.push_back(Request::Write { task });
             return Ok(());
         }
-        if let Some((version, mark)) = self.kept
-            && self.marks.stands(mark)
+        if let Some((version, key_version)) = self.cached
+            && self.versions.is_current(key_version)
         {
             self.hits += 1;
             return self.see(version, self.seen);
         }
-        let question = match self.asked {
+        let read = match self.joinable {
             Some(at)
-                if self.fault == Fault::JoinedAnyway
-                    || self.marks.stands(self.questions[at].mark) =>
+                if self.fault == Fault::OutdatedReadJoined
+                    || self.versions.is_current(self.reads[at].key_version) =>
             {
                 at
             }
             _ => {
-                let mark = self.marks.mark(place);
-                self.questions.push(Question { mark, line, answer: None, is_told: false });
-                let at = self.questions.len() - 1;
-                self.lines[line].requests.push_back(Request::Read { question: at });
-                self.asked = Some(at);
+                let key_version = self.versions.version(bucket);
+                let read = InFlightRead { key_version, connection, reply: None, is_settled: false };
+                self.reads.push(read);
+                let at = self.reads.len() - 1;
+                self.connections[connection].requests.push_back(Request::Read { read: at });
+                self.joinable = Some(at);
                 at
             }
         };
-        self.tasks[task] = Task::Waits { question, seen: self.seen };
+        self.tasks[task] = Task::Waits { read, seen: self.seen };
         Ok(())
     }
 
-    /// A server takes what was sent, and tells of what has changed, now or later.
-    fn serve(&mut self) {
-        let at = self.random.random_range(0..self.lines.len());
-        let line = &mut self.lines[at];
-        match line.requests.pop_front() {
-            Some(Request::Read { question }) => {
-                line.pushes.push_back(Push::Answer { question, version: self.version });
+    /// Lets the server execute a request of one connection, and report a change now or later.
+    fn execute(&mut self) {
+        let at = self.rng.random_range(0..self.connections.len());
+        let connection = &mut self.connections[at];
+        match connection.requests.pop_front() {
+            Some(Request::Read { read }) => {
+                connection.messages.push_back(Message::Reply { read, version: self.version });
             }
             Some(Request::Write { task }) => {
                 self.version += 1;
-                line.pushes.push_back(Push::Written { task, version: self.version });
-                self.lines.iter_mut().for_each(|line| line.is_changed = true);
+                connection.messages.push_back(Message::Written { task, version: self.version });
+                self.connections.iter_mut().for_each(|connection| connection.is_changed = true);
             }
             None => {}
         }
-        let line = &mut self.lines[at];
-        if line.is_changed && self.random.random_ratio(1, 2) {
-            line.is_changed = false;
-            line.pushes.push_back(Push::Changed);
+        let connection = &mut self.connections[at];
+        if connection.is_changed && self.rng.random_ratio(1, 2) {
+            connection.is_changed = false;
+            connection.messages.push_back(Message::Changed);
         }
     }
 
-    /// What a connection has brought.
-    fn hear(&mut self, place: Place) {
-        let at = self.random.random_range(0..self.lines.len());
-        match self.lines[at].pushes.pop_front() {
-            // Nobody hears it any more.
-            Some(Push::Changed) if self.lines[at].is_left => {}
-            Some(Push::Changed) => self.marks.fall(place),
-            Some(Push::Answer { question, version }) => {
-                let question = &mut self.questions[question];
-                if question.line == at {
-                    question.answer = Some(version);
+    /// Receives a message of one connection.
+    fn receive(&mut self, bucket: Bucket) {
+        let at = self.rng.random_range(0..self.connections.len());
+        match self.connections[at].messages.pop_front() {
+            // The push of a retired connection is not received.
+            Some(Message::Changed) if self.connections[at].is_retired => {}
+            Some(Message::Changed) => self.versions.invalidate(bucket),
+            Some(Message::Reply { read, version }) => {
+                let read = &mut self.reads[read];
+                if read.connection == at {
+                    read.reply = Some(version);
                 }
             }
-            Some(Push::Written { task, version }) => {
-                if self.fault != Fault::SilentWrite {
-                    self.marks.fall(place);
+            Some(Message::Written { task, version }) => {
+                if self.fault != Fault::WriteWithoutInvalidation {
+                    self.versions.invalidate(bucket);
                 }
                 self.tasks[task] = Task::Idle;
                 self.seen = self.seen.max(version);
@@ -200,74 +205,79 @@ impl World {
         }
     }
 
-    /// The task of a question that has its answer goes on.
-    fn keep(&mut self, place: Place) {
-        let mut ready = self.questions.iter_mut().enumerate();
-        let ready = ready.find(|(_, question)| question.answer.is_some() && !question.is_told);
-        let Some((at, question)) = ready else { return };
-        let version = question.answer.expect("it is ready");
-        if self.fault == Fault::KeptAnyway {
-            question.mark = self.marks.mark(place);
+    /// Caches the reply of a read if its key version is current; invalidates the key otherwise.
+    fn settle(&mut self, bucket: Bucket) {
+        let mut ready = self.reads.iter_mut().enumerate();
+        let ready = ready.find(|(_, read)| read.reply.is_some() && !read.is_settled);
+        let Some((at, read)) = ready else { return };
+        let version = read.reply.expect("the read has its reply");
+        if self.fault == Fault::OutdatedReplyCached {
+            read.key_version = self.versions.version(bucket);
         }
-        if self.marks.stands(question.mark) {
-            self.kept = Some((version, question.mark));
-        } else if self.fault != Fault::SilentAnswer {
-            self.marks.fall(place);
+        if self.versions.is_current(read.key_version) {
+            self.cached = Some((version, read.key_version));
+        } else if self.fault != Fault::UncachedReplyWithoutInvalidation {
+            self.versions.invalidate(bucket);
         }
-        question.is_told = true;
-        if self.asked == Some(at) {
-            self.asked = None;
+        read.is_settled = true;
+        if self.joinable == Some(at) {
+            self.joinable = None;
         }
     }
 
-    /// A server can't answer now, and is asked again, by the connection that there is then: so the answer is newer than of
-    /// those who were asked after it.
+    /// Moves a read to the current connection, as a server that is unavailable makes the client retry it. Its reply is newer
+    /// than those of reads that were sent after it.
     fn send_again(&mut self) {
-        let at = self.random.random_range(0..self.lines.len());
-        let requests = &mut self.lines[at].requests;
+        let at = self.rng.random_range(0..self.connections.len());
+        let requests = &mut self.connections[at].requests;
         let read = requests.iter().position(|request| matches!(request, Request::Read { .. }));
-        if let Some(Request::Read { question }) = read.and_then(|read| requests.remove(read)) {
-            let last = self.lines.len() - 1;
-            self.lines[last].requests.push_back(Request::Read { question });
-            self.questions[question].line = last;
+        if let Some(Request::Read { read }) = read.and_then(|read| requests.remove(read)) {
+            let last = self.connections.len() - 1;
+            self.connections[last].requests.push_back(Request::Read { read });
+            self.reads[read].connection = last;
         }
     }
 
-    /// Somebody who waited is told.
+    /// Delivers the answer of a settled read to one of its waiters.
     fn end(&mut self) -> Result<(), String> {
-        let task = self.random.random_range(0..self.tasks.len());
-        if let Task::Waits { question, seen } = self.tasks[task]
-            && self.questions[question].is_told
+        let task = self.rng.random_range(0..self.tasks.len());
+        if let Task::Waits { read, seen } = self.tasks[task]
+            && self.reads[read].is_settled
         {
-            let version = self.questions[question].answer.expect("it is told");
+            let version = self.reads[read].reply.expect("a settled read has its reply");
             self.tasks[task] = Task::Idle;
             return self.see(version, seen);
         }
         Ok(())
     }
 
-    fn replace_line(&mut self) {
-        let last = self.lines.len() - 1;
-        self.lines[last].is_left = true;
-        self.lines.push(Line::default());
-        if self.fault != Fault::SilentEnd {
-            self.marks.fall_all();
+    fn replace_connection(&mut self) {
+        let last = self.connections.len() - 1;
+        self.connections[last].is_retired = true;
+        self.connections.push(Connection::default());
+        if self.fault != Fault::ReplacementWithoutInvalidation {
+            self.versions.invalidate_all();
         }
     }
 
-    /// Nothing more begins, and all that is on its way arrives: what is kept then is what is there.
-    fn rest(&mut self) -> Result<(), String> {
-        let place = self.marks.place(KEY);
-        let is_busy =
-            |line: &Line| !line.requests.is_empty() || !line.pushes.is_empty() || line.is_changed;
-        while self.lines.iter().any(is_busy) {
-            self.serve();
-            self.hear(place);
-            self.keep(place);
+    /// Completes all requests in flight without beginning new ones. A valid cached answer is then the version on the server.
+    fn drain(&mut self) -> Result<(), String> {
+        let bucket = self.versions.bucket(KEY);
+        let is_busy = |connection: &Connection| {
+            !connection.requests.is_empty()
+                || !connection.messages.is_empty()
+                || connection.is_changed
+        };
+        while self.connections.iter().any(is_busy) {
+            self.execute();
+            self.receive(bucket);
+            self.settle(bucket);
         }
-        match self.kept {
-            Some((version, mark)) if self.marks.stands(mark) && version < self.version => {
-                Err(format!("{version} is kept, and {} is there", self.version))
+        match self.cached {
+            Some((version, key_version))
+                if self.versions.is_current(key_version) && version < self.version =>
+            {
+                Err(format!("version {version} is cached, the server has {}", self.version))
             }
             _ => Ok(()),
         }
@@ -275,23 +285,23 @@ impl World {
 
     fn see(&mut self, version: u64, seen: u64) -> Result<(), String> {
         if version < seen {
-            return Err(format!("{version} after {seen}"));
+            return Err(format!("version {version} was read after {seen}"));
         }
         self.seen = self.seen.max(version);
         Ok(())
     }
 }
 
-/// The first seed by which something old is seen, and how often it was answered from what is kept.
+/// Returns the first seed for which an outdated version is read, and the number of answers from the cache.
 fn run(fault: Fault, seeds: u64) -> (Option<(u64, String)>, u64) {
     let mut hits = 0;
     for seed in 0..seeds {
-        let mut world = World::new(seed, fault);
-        let steps = (0..400).try_for_each(|_| world.step());
-        if let Err(error) = steps.and_then(|()| world.rest()) {
+        let mut model = Model::new(seed, fault);
+        let steps = (0..400).try_for_each(|_| model.step());
+        if let Err(error) = steps.and_then(|()| model.drain()) {
             return (Some((seed, error)), hits);
         }
-        hits += world.hits;
+        hits += model.hits;
     }
     (None, hits)
 }
@@ -301,40 +311,41 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn nobody_sees_what_is_older_than_what_was_seen() {
-    let (old, hits) = run(Fault::None, seeds());
-    assert_eq!(old, None);
-    assert!(hits > 10 * seeds(), "{hits}");
+fn cached_answer_is_never_older_than_a_version_seen_before() {
+    let (outdated, hits) = run(Fault::None, seeds());
+    assert_eq!(outdated, None);
+    assert!(hits > 10 * seeds(), "only {hits} answers came from the cache");
 }
 
 #[test]
-fn each_rule_is_needed() {
+fn model_detects_the_violation_of_each_rule() {
     let faults = [
-        Fault::SilentWrite,
-        Fault::KeptAnyway,
-        Fault::JoinedAnyway,
-        Fault::SilentAnswer,
-        Fault::SilentEnd,
+        Fault::WriteWithoutInvalidation,
+        Fault::OutdatedReplyCached,
+        Fault::OutdatedReadJoined,
+        Fault::UncachedReplyWithoutInvalidation,
+        Fault::ReplacementWithoutInvalidation,
     ];
     for fault in faults {
-        let (old, _) = run(fault, 20_000);
-        assert!(old.is_some(), "{fault:?} is not found");
+        let (outdated, _) = run(fault, 20_000);
+        assert!(outdated.is_some(), "{fault:?} is not detected");
     }
 }
 
 #[test]
-fn a_mark_that_fell_never_stands_again() {
-    let marks = Marks::new(10_000);
-    let ada = marks.place(b"ada");
-    // Whatever the seed is.
-    let bob = (0_u32..).map(|n| marks.place(&n.to_le_bytes())).find(|place| *place != ada);
-    let bob = bob.expect("there are several places");
-    let of = |place| marks.mark(place);
+fn outdated_version_never_becomes_current_again() {
+    let versions = KeyVersions::new(10_000);
+    let ada = versions.bucket(b"ada");
+    // Searched for, as the hasher is seeded randomly.
+    let bob = (0_u32..).map(|n| versions.bucket(&n.to_le_bytes())).find(|bucket| *bucket != ada);
+    let bob = bob.expect("there are several buckets");
+    let of = |bucket| versions.version(bucket);
     let (of_ada, of_bob) = (of(ada), of(bob));
-    marks.fall(ada);
-    assert!(!marks.stands(of_ada) && marks.stands(of_bob));
+    versions.invalidate(ada);
+    assert!(!versions.is_current(of_ada) && versions.is_current(of_bob));
     let again = of(ada);
-    marks.fall_all();
-    assert!(!marks.stands(of_ada) && !marks.stands(again) && !marks.stands(of_bob));
-    assert!(marks.stands(of(ada)));
+    versions.invalidate_all();
+    assert!(!versions.is_current(of_ada) && !versions.is_current(again));
+    assert!(!versions.is_current(of_bob));
+    assert!(versions.is_current(of(ada)));
 }
