@@ -1,7 +1,7 @@
 //! The client: the handle that all types of this module are built from, and the retries of commands.
 //!
-//! A command is retried while it certainly was not executed and its timeout has not passed. It is never sent twice if it
-//! may have been executed, unless it only reads.
+//! A command is retried while it certainly was not executed and its timeout has not passed. It is never sent twice if
+//! it may have been executed, unless it only reads.
 
 mod builder;
 mod cluster;
@@ -61,14 +61,15 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 ///
 /// # Failures
 ///
-/// A connection that ends is replaced. A silent one (a network that drops all packets, a load balancer that has forgotten
-/// the connection) is probed with a `PING` if nothing was received for 0.4 s, or until the first call on it has timed out.
-/// It is replaced if nothing is received for another 0.4 s. If a server reports that it is a replica, the client connects to
-/// its address again, which may lead to the master by now; with sentinels, it asks them for the master.
+/// A connection that ends is replaced. A silent one (a network that drops all packets, a load balancer that has
+/// forgotten the connection) is probed with a `PING` if nothing was received for 0.4 s, or until the first call on it
+/// has timed out. It is replaced if nothing is received for another 0.4 s. If a server reports that it is a replica,
+/// the client connects to its address again, which may lead to the master by now; with sentinels, it asks them for the
+/// master.
 ///
-/// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the server
-/// reports that it cannot execute the command now. A command whose reply is lost is only retried if it only reads. See the
-/// [table of server replies](Error#server-replies).
+/// A command is retried until [`timeout`](ClientBuilder::timeout) has passed if there is no connection, or if the
+/// server reports that it cannot execute the command now. A command whose reply is lost is only retried if it only
+/// reads. See the [table of server replies](Error#server-replies).
 ///
 /// # Examples
 ///
@@ -109,8 +110,9 @@ pub(super) enum Resend {
 impl Client {
     /// Changes the credentials of new connections, for passwords and tokens that rotate.
     ///
-    /// With a `username` of `None`, the user of the URL stays. Existing connections are used until their successors, made on
-    /// the next use, are ready. So no call fails because of the change, as long as the server accepts both credentials.
+    /// With a `username` of `None`, the user of the URL stays. Existing connections are used until their successors,
+    /// made on the next use, are ready. So no call fails because of the change, as long as the server accepts both
+    /// credentials.
     pub fn set_credentials(&self, username: Option<&str>, password: &str) {
         self.inner.connector.set_credentials(username, password);
     }
@@ -145,7 +147,8 @@ impl Client {
 
     /// Returns this client with the lane of large replies.
     ///
-    /// A client that tracks changed keys keeps its lane: replies and invalidations are only ordered within one connection.
+    /// A client that tracks changed keys keeps its lane: replies and invalidations are only ordered within one
+    /// connection.
     pub(super) fn for_batches(&self) -> Self {
         let lane = if self.invalidations().is_some() { self.lane } else { Lane::Batches };
         Self { lane, ..self.clone() }
@@ -193,8 +196,8 @@ impl Client {
         self.send_until(None, batch, resend, deadline).await
     }
 
-    /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist; empty unless this is a
-    /// cluster.
+    /// Returns the current places of the slots of `absent_keys`, which are keys that cannot exist; empty unless this is
+    /// a cluster.
     pub(super) async fn places(&self, absent_keys: &[Vec<u8>]) -> Result<Vec<SlotPlace>, Error> {
         self.inner.router.places(absent_keys, self.deadline(None)).await
     }
@@ -233,7 +236,8 @@ impl Client {
                     pause = longest.min(2 * pause);
                     refusal = Some(error);
                 }
-                // The timeout has passed. If no change can have happened, an earlier refusal explains the failure better.
+                // The timeout has passed. If no change can have happened, an earlier refusal explains the failure
+                // better.
                 Error::Unanswered(_) if only_reads => return Err(refusal.unwrap_or(error)),
                 Error::Connect(_) if now >= deadline => return Err(refusal.unwrap_or(error)),
                 error => return Err(error),

@@ -13,8 +13,8 @@ use super::{
     error::key_of,
 };
 
-/// Initial capacity of a call, as the number of arguments and their bytes: of commands, and of scripts. Sufficient for most
-/// calls.
+/// Initial capacity of a call, as the number of arguments and their bytes: of commands, and of scripts. Sufficient for
+/// most calls.
 const CAPACITY: [(usize, usize); 2] = [(8, 192), (16, 512)];
 
 /// Maximum number of files of a script: layout, prelude, and the operation itself.
@@ -103,8 +103,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends an idempotent call: one that only reads, or leaves the same state if repeated. It is sent again once if its
-    /// reply is lost.
+    /// Sends an idempotent call: one that only reads, or leaves the same state if repeated. It is sent again once if
+    /// its reply is lost.
     pub(super) async fn send_idempotent<T: FromRedisValue>(
         self,
         client: &Client,
@@ -128,7 +128,8 @@ impl<'a> Call<'a> {
         self.decode(answer)
     }
 
-    /// Sends this read. Also returns whether later changes of its keys will be reported, so that the answer may be cached.
+    /// Sends this read. Also returns whether later changes of its keys will be reported, so that the answer may be
+    /// cached.
     pub(super) async fn send_tracked<T: FromRedisValue>(
         mut self,
         client: &Client,
@@ -162,8 +163,8 @@ impl<'a> Call<'a> {
 
     /// Returns whether the server does not have the script, and changes the call to `EVAL` if so.
     ///
-    /// The first attempt is by hash, which is shorter. A server that was restarted, or another one after a failover, does
-    /// not have the script. It has not executed anything, so the call is safe to repeat.
+    /// The first attempt is by hash, which is shorter. A server that was restarted, or another one after a failover,
+    /// does not have the script. It has not executed anything, so the call is safe to repeat.
     fn is_unknown(&mut self, answer: &Result<Value, Error>) -> bool {
         match (answer, self.script) {
             (Err(Error::Server(error)), Some(script)) if error.code() == Some("NOSCRIPT") => {

@@ -73,7 +73,8 @@ impl ClientBuilder {
 
     /// Sets the timeout of a call, including the retries while the server is unavailable.
     ///
-    /// A rate limiter has a shorter [timeout](super::super::RateLimiterBuilder::timeout) of its own. Defaults to one second.
+    /// A rate limiter has a shorter [timeout](super::super::RateLimiterBuilder::timeout) of its own. Defaults to one
+    /// second.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -88,7 +89,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the servers belong to a cluster. Ignored for sentinel URLs. Defaults to true if several URLs are given.
+    /// Sets whether the servers belong to a cluster. Ignored for sentinel URLs. Defaults to true if several URLs are
+    /// given.
     pub fn cluster(mut self, cluster: bool) -> Self {
         self.cluster = cluster;
         self
@@ -104,7 +106,8 @@ impl ClientBuilder {
 
     /// Connects.
     ///
-    /// `rediss://` URLs need a default `CryptoProvider` of rustls. If the process has none, that of `ring` is installed.
+    /// `rediss://` URLs need a default `CryptoProvider` of rustls. If the process has none, that of `ring` is
+    /// installed.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The nodes of a cluster and the slot map, which assigns slots to masters.
 //!
-//! The map is fetched on first use, and again when it turns out to be outdated, once for all callers that noticed. In the
-//! meantime calls use the old map and follow redirections (`MOVED`, `ASK`). A node that is down or silent does not delay
-//! calls to other nodes.
+//! The map is fetched on first use, and again when it turns out to be outdated, once for all callers that noticed. In
+//! the meantime calls use the old map and follow redirections (`MOVED`, `ASK`). A node that is down or silent does not
+//! delay calls to other nodes.
 
 use std::{
     collections::HashMap,

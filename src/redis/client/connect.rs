@@ -25,11 +25,13 @@ const PIPELINE_BUFFER: usize = 1_024;
 /// noticed before it is needed.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 
-/// Time after which the kernel gives up on unacknowledged data. By default it retransmits for about a quarter of an hour.
+/// Time after which the kernel gives up on unacknowledged data. By default it retransmits for about a quarter of an
+/// hour.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's counters.
+/// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's
+/// counters.
 pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// Connection settings of a client, shared by all its connections.
@@ -182,7 +184,8 @@ impl NewConnection {
         }
         match invalidations.tracking_command().exec_async(&mut self.connection).await {
             Ok(()) => Ok(true),
-            // The command is unknown, or the user has no right to it: permanent. Other errors are temporary and fail the attempt.
+            // The command is unknown, or the user has no right to it: permanent. Other errors are temporary and fail
+            // the attempt.
             Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {
                 invalidations.tracking_refused(&error);
                 Ok(false)

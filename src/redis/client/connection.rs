@@ -22,8 +22,8 @@ pub(super) struct Connection {
     is_tracking: bool,
     /// Version of the credentials that this connection was made with.
     pub(super) credentials_version: u64,
-    /// Number of replies received. A server replies in the order of requests, so the connection is not silent if another
-    /// reply came since a request was sent.
+    /// Number of replies received. A server replies in the order of requests, so the connection is not silent if
+    /// another reply came since a request was sent.
     replies: AtomicU64,
     /// Whether the connection has ended, so that another command could not be sent.
     has_ended: Arc<AtomicBool>,
@@ -52,8 +52,8 @@ impl Connection {
         }
     }
 
-    /// Sends `cmd` and returns the reply. If `is_asking`, the command follows `ASKING`, as its slot is being migrated to this
-    /// node.
+    /// Sends `cmd` and returns the reply. If `is_asking`, the command follows `ASKING`, as its slot is being migrated
+    /// to this node.
     ///
     /// # Cancel safety
     ///
@@ -71,7 +71,8 @@ impl Connection {
         reply
     }
 
-    /// Sends `cmds` and returns an array of all replies, followed by whether later changes of their keys will be reported.
+    /// Sends `cmds` and returns an array of all replies, followed by whether later changes of their keys will be
+    /// reported.
     pub(super) async fn send_tracked(&self, cmds: &[&Cmd], is_asking: bool) -> RedisResult<Value> {
         let mut replies = self.send_all(cmds, is_asking).await?;
         self.replies.fetch_add(1, Relaxed);

@@ -35,8 +35,8 @@ impl ClientCounters {
 
     fn record_reply(&self) {
         self.commands.fetch_add(1, Relaxed);
-        // The swap lets exactly one of several concurrent replies count the recovery. `AcqRel` is stronger than the counters
-        // need, as no other data depends on the flag; it costs nothing, since the swap runs once per recovery.
+        // The swap lets exactly one of several concurrent replies count the recovery. `AcqRel` is stronger than the
+        // counters need, as no other data depends on the flag; it costs nothing, since the swap runs once per recovery.
         if self.is_down.load(Relaxed) && self.is_down.swap(false, AcqRel) {
             self.reconnects.fetch_add(1, Relaxed);
         }

@@ -1,8 +1,8 @@
-//! Invalidations: keys that a server reports as changed (`CLIENT TRACKING` over RESP3), and the versions that show whether
-//! a cached answer is still valid.
+//! Invalidations: keys that a server reports as changed (`CLIENT TRACKING` over RESP3), and the versions that show
+//! whether a cached answer is still valid.
 //!
-//! 1. All commands of a near cache use the connection that is tracked, so replies and invalidations arrive in the server's
-//!    order. No caller gets a reply before the invalidations that the server sent ahead of it were applied.
+//! 1. All commands of a near cache use the connection that is tracked, so replies and invalidations arrive in the
+//!    server's order. No caller gets a reply before the invalidations that the server sent ahead of it were applied.
 //! 2. Code that learns about a key in any way other than a reply that is cached invalidates the key, before it passes
 //!    the news on. So a cached answer is never older than a value that this process has seen or written.
 //! 3. When a connection is retired, all keys are invalidated, after no caller can obtain that connection any more.
@@ -67,7 +67,8 @@ impl Invalidations {
     /// Returns the command that makes a server report changes from then on, over the connection that sends it.
     pub(super) fn tracking_command(&self) -> Cmd {
         let mut track = ::redis::cmd("CLIENT");
-        // Without NOLOOP, so own writes are reported too: one whose caller was cancelled may be executed later than any other.
+        // Without NOLOOP, so own writes are reported too: one whose caller was cancelled may be executed later than any
+        // other.
         track.arg(&["TRACKING", "ON", "BCAST", "PREFIX"]).arg(self.keyspace.prefix());
         track
     }

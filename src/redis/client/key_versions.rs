@@ -38,8 +38,8 @@ pub(super) struct Bucket(usize);
 
 /// Version of a key: the sum of its bucket's counter and the counter of all keys.
 ///
-/// Neither counter shrinks, so equal sums mean that both are unchanged. The bucket is part of the version, so that a check
-/// does not hash the key again.
+/// Neither counter shrinks, so equal sums mean that both are unchanged. The bucket is part of the version, so that a
+/// check does not hash the key again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::redis) struct KeyVersion {
     bucket: Bucket,

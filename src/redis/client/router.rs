@@ -50,7 +50,8 @@ impl Router {
         let answer = server.on(lane).send(request, false).await;
         let Err(Error::Unavailable(error)) = answer else { return answer };
         match server_kind(&error) {
-            // The server is a node of a cluster, but the client was configured for a single server: retries cannot help.
+            // The server is a node of a cluster, but the client was configured for a single server: retries cannot
+            // help.
             Some(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
                 return Err(Error::Server(error));
             }

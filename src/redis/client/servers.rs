@@ -40,8 +40,8 @@ impl Servers {
     }
 }
 
-/// Parses `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?...]`. Returns `None` for another
-/// scheme.
+/// Parses `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?...]`. Returns `None` for
+/// another scheme.
 fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let scheme = match scheme {

@@ -1,9 +1,9 @@
 //! The shared connection to one server: a multiplexed connection that all callers use, and its replacement.
 //!
 //! 1. At most one attempt to connect runs at a time, for all callers that wait for it. Without callers there is none.
-//! 2. A connection that has ended is retired. So is a silent one: nothing was received for [`SILENCE_LIMIT`], or until a
-//!    caller gave up, and then nothing for [`PING_TIMEOUT`]. The next caller waits for a new connection, and so does a
-//!    caller whose command may be repeated. Other waiters still get the replies that arrive on the old one.
+//! 2. A connection that has ended is retired. So is a silent one: nothing was received for [`SILENCE_LIMIT`], or until
+//!    a caller gave up, and then nothing for [`PING_TIMEOUT`]. The next caller waits for a new connection, and so does
+//!    a caller whose command may be repeated. Other waiters still get the replies that arrive on the old one.
 //! 3. A connection that is to be renewed is used until its successor is ready.
 
 use std::{
@@ -31,12 +31,12 @@ use crate::redis::{Error, error::is_refusal};
 /// Time without a reply after which a waiting caller has the connection probed.
 const SILENCE_LIMIT: Duration = Duration::from_millis(400);
 
-/// Time in which a probed connection must answer the `PING`, or anything else. The sum of both limits is below the default
-/// timeout of one second, so a caller's next call uses another connection.
+/// Time in which a probed connection must answer the `PING`, or anything else. The sum of both limits is below the
+/// default timeout of one second, so a caller's next call uses another connection.
 const PING_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Interval of the watchdog of a tracked connection, which is probed if nothing was received since the last check. Callers
-/// that only use cached answers send nothing, so they would not notice that invalidations are missing.
+/// Interval of the watchdog of a tracked connection, which is probed if nothing was received since the last check.
+/// Callers that only use cached answers send nothing, so they would not notice that invalidations are missing.
 const WATCHDOG_PERIOD: Duration = Duration::from_millis(500);
 
 /// Minimum time between two renewals of a working connection.
@@ -94,8 +94,8 @@ pub(in crate::redis) enum CommandBatch<'a> {
     One(&'a Cmd),
     /// A read of several keys in one slot.
     MultiKey(&'a Cmd),
-    /// Reads of keys in one slot. The reply is an array of all replies, followed by whether later changes of the keys will
-    /// be reported.
+    /// Reads of keys in one slot. The reply is an array of all replies, followed by whether later changes of the keys
+    /// will be reported.
     Tracked(&'a [&'a Cmd]),
 }
 
@@ -124,8 +124,8 @@ impl SharedConnection {
         self.connection().await.map_err(Error::Connect).map(drop)
     }
 
-    /// Sends a request and returns the reply. If `is_asking`, the commands follow `ASKING`, as their slot is being migrated
-    /// to this node.
+    /// Sends a request and returns the reply. If `is_asking`, the commands follow `ASKING`, as their slot is being
+    /// migrated to this node.
     ///
     /// # Errors
     ///
@@ -231,7 +231,8 @@ impl SharedConnection {
                     let (state, has_ended) = (state.clone(), has_ended.clone());
                     let connector = route.connector.clone();
                     move || {
-                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the connection.
+                        // Before the invalidation: from here on `is_open` is false, so no caller can obtain the
+                        // connection.
                         has_ended.store(true, Release);
                         connector.on_connection_retired();
                         if let Some(shared) = Self::upgrade(&state) {
@@ -295,7 +296,8 @@ impl SharedConnection {
 
     /// Reconnects after the peer or the network has closed the connection with this flag.
     fn on_end(&self, has_ended: &Arc<AtomicBool>) {
-        // Only if it has replied before: otherwise a server that closes each new connection would cause endless attempts.
+        // Only if it has replied before: otherwise a server that closes each new connection would cause endless
+        // attempts.
         let was_used =
             |current: &Arc<Connection>| current.has_end_flag(has_ended) && current.replies() > 0;
         let reconnects = self.current().connection.as_ref().is_some_and(was_used);

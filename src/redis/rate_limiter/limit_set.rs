@@ -1,4 +1,4 @@
-//! The limits of a limiter, in the numbers that its scripts count with; they may change while it runs.
+//! Current limits of a limiter, which may change while it runs.
 
 use std::{
     mem,
@@ -10,61 +10,63 @@ use tokio::sync::{Notify, futures::Notified};
 use super::protocol::LimitArgs;
 use crate::rate_limit::{Limit, PerLimit, Window};
 
-/// Limits, and the same in the numbers that scripts count with.
-pub(super) struct Plan {
+/// Limits, together with their arguments for the scripts.
+pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
     pub(super) args: PerLimit<LimitArgs>,
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "the layer asks for it"))]
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "used by the layer"))]
+    /// Whether they replaced the limits of the builder.
     has_changed: bool,
 }
 
-pub(super) struct OwnPlan {
-    present: RwLock<Arc<Plan>>,
+pub(super) struct CurrentLimits {
+    current: RwLock<Arc<LimitSet>>,
     changes: Notify,
 }
 
-impl OwnPlan {
+impl CurrentLimits {
     pub(super) fn new(limits: Vec<Limit>, window: Window) -> Self {
-        let plan = Plan::new(limits, window, false);
-        Self { present: RwLock::new(Arc::new(plan)), changes: Notify::new() }
+        let limit_set = LimitSet::new(limits, window, false);
+        Self { current: RwLock::new(Arc::new(limit_set)), changes: Notify::new() }
     }
 
-    pub(super) fn present(&self) -> Arc<Plan> {
-        self.present.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn get(&self) -> Arc<LimitSet> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The limits that were set in place of the first ones.
+    /// Returns the limits if they replaced those of the builder.
     #[cfg(feature = "axum")]
     pub(super) fn changed(&self) -> Option<Arc<[Limit]>> {
-        let plan = self.present();
-        plan.has_changed.then(|| plan.limits.clone())
+        let current = self.get();
+        current.has_changed.then(|| current.limits.clone())
     }
 
-    /// Puts others in their place, unless they are the same; tells whether it did.
+    /// Replaces the limits; returns `false` if `limits` are equal to the current ones.
     pub(super) fn replace(&self, limits: Vec<Limit>, window: Window) -> bool {
-        if *self.present().limits == *limits {
+        if *self.get().limits == *limits {
             return false;
         }
-        let plan = Arc::new(Plan::new(limits, window, true));
-        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        let old = mem::replace(&mut *present, plan);
-        drop(present);
+        let limit_set = Arc::new(LimitSet::new(limits, window, true));
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let old = mem::replace(&mut *current, limit_set);
+        drop(current);
+        // After unlock, as every deallocation.
         drop(old);
         true
     }
 
-    /// Wakes who waits for a change.
-    pub(super) fn tell(&self) {
+    /// Wakes the tasks that wait for a change.
+    pub(super) fn notify_change(&self) {
         self.changes.notify_waiters();
     }
 
-    /// The next change; from the time on at which it is first polled or enabled.
-    pub(super) fn change(&self) -> Notified<'_> {
+    /// Returns a future that resolves at the next change after it was first polled or enabled.
+    pub(super) fn next_change(&self) -> Notified<'_> {
         self.changes.notified()
     }
 }
 
-impl Plan {
+impl LimitSet {
     fn new(limits: Vec<Limit>, window: Window, has_changed: bool) -> Self {
         let args = limits.iter().map(|limit| LimitArgs::new(limit, window)).collect();
         Self { limits: limits.into(), args, has_changed }

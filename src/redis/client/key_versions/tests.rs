@@ -1,5 +1,6 @@
 //! Randomized model of key versions: one key on a server, connections that keep an order, and tasks that read and write
-//! through a cached answer. In no order of steps does a task get a version older than one that was seen or written before.
+//! through a cached answer. In no order of steps does a task get a version older than one that was seen or written
+//! before.
 
 use std::collections::VecDeque;
 
@@ -225,8 +226,8 @@ impl Model {
         }
     }
 
-    /// Moves a read to the current connection, as a server that is unavailable makes the client retry it. Its reply is newer
-    /// than those of reads that were sent after it.
+    /// Moves a read to the current connection, as a server that is unavailable makes the client retry it. Its reply is
+    /// newer than those of reads that were sent after it.
     fn send_again(&mut self) {
         let at = self.rng.random_range(0..self.connections.len());
         let requests = &mut self.connections[at].requests;
@@ -260,7 +261,8 @@ impl Model {
         }
     }
 
-    /// Completes all requests in flight without beginning new ones. A valid cached answer is then the version on the server.
+    /// Completes all requests in flight without beginning new ones. A valid cached answer is then the version on the
+    /// server.
     fn drain(&mut self) -> Result<(), String> {
         let bucket = self.versions.bucket(KEY);
         let is_busy = |connection: &Connection| {
