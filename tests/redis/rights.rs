@@ -100,7 +100,7 @@ async fn of_a_cache() {
         use_cache(&Cache::new(client, "c").unwrap()).await;
     })
     .await;
-    are_exact(&["Cache", "its near"], "~fleeting:*", async |client| {
+    are_exact(&["Cache", "its near cache"], "~fleeting:*", async |client| {
         let near = Cache::builder(client, "c").near(100).build().unwrap();
         use_cache(&near).await;
         assert_eq!((near.get("ada").await.unwrap(), near.get("ada").await.unwrap()), (None, None));
