@@ -1,5 +1,5 @@
-//! Checks, waits, debts, refunds and changes of the limits on Redis, all at once, by the real clock: nothing is admitted
-//! without room beside what is certainly kept.
+//! Stress test with the real clock: concurrent checks, waits, debts, refunds and changes of limits on Redis never admit
+//! a call beyond the quota, given the charges that are certainly in the window.
 
 use std::{
     sync::{Arc, Mutex},
@@ -18,128 +18,134 @@ use crate::{clock::until_enough, servers::Server};
 
 const PER: Duration = Duration::from_millis(100);
 
-/// Units that were charged some time between two instants.
+/// Units that were charged at some time between two instants.
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     begin: Instant,
     end: Instant,
     units: u64,
-    /// A debt asks for no room.
+    /// Whether it is a debt, which may exceed the quota.
     is_debt: bool,
 }
 
 #[derive(Default)]
-struct Seen {
+struct History {
     charges: Vec<Charge>,
-    /// How some of the units of a charge were given back, from when on: they count no more.
-    given_back: Vec<(usize, Instant, u64)>,
-    /// When each quota began to hold.
+    /// Refunds: index of the charge, time from which the units may count no more, and units.
+    refunds: Vec<(usize, Instant, u64)>,
+    /// Quotas, with the time from which each may apply.
     quotas: Vec<(Instant, u32)>,
 }
 
-impl Seen {
-    /// The largest quota that may have held between two instants.
+impl History {
+    /// Returns the largest quota that may have applied between two instants.
     fn quota(&self, begin: Instant, end: Instant) -> u64 {
-        let may_hold = |index: &usize| {
+        let may_apply = |index: &usize| {
             let next = self.quotas.get(index + 1).map(|(at, _)| *at);
             self.quotas[*index].0 <= end && next.is_none_or(|next| next + PER / 10 >= begin)
         };
-        let may_hold = (0..self.quotas.len()).filter(may_hold);
-        may_hold.map(|index| self.quotas[index].1.into()).max().expect("one always holds")
+        let may_apply = (0..self.quotas.len()).filter(may_apply);
+        may_apply
+            .map(|index| self.quotas[index].1.into())
+            .max()
+            .expect("the first quota applies from the start")
     }
 
-    /// What was certainly charged before, is certainly in the window, and was not given back yet.
+    /// Returns the units that were certainly charged before, are certainly in the window, and were not refunded yet.
     fn used(&self, admitted: &Charge) -> u64 {
         let counts = |(_, charge): &(usize, &Charge)| {
             charge.end <= admitted.begin && admitted.end - charge.begin < PER
         };
-        let kept = |(index, charge): (usize, &Charge)| {
-            let back = self
-                .given_back
-                .iter()
-                .filter(|(of, from, _)| *of == index && *from <= admitted.end);
+        let remaining = |(index, charge): (usize, &Charge)| {
+            let back =
+                self.refunds.iter().filter(|(of, from, _)| *of == index && *from <= admitted.end);
             charge.units - back.map(|(_, _, units)| units).sum::<u64>()
         };
-        self.charges.iter().enumerate().filter(counts).map(kept).sum()
+        self.charges.iter().enumerate().filter(counts).map(remaining).sum()
     }
 }
 
-/// Whether much was admitted, where nothing was without room. GCRA lets twice the quota pass, less one, where nobody owes.
+/// Asserts that no call is admitted beyond the quota. Returns whether enough calls were admitted and waited.
+///
+/// GCRA without debts admits up to twice the quota minus one within a window.
 async fn hammer(window: Window) -> bool {
     let server = Server::start();
-    let limiter = strict(&client(&server).await, "everything")
+    let limiter = strict(&client(&server).await, "stress")
         .window(window)
         .limit(Limit::new(40, PER))
         .build()
         .unwrap();
     let is_gcra = window == Window::Gcra;
     let begin = Instant::now();
-    let seen = Arc::new(Mutex::new(Seen { quotas: vec![(begin, 40)], ..Seen::default() }));
+    let history = Arc::new(Mutex::new(History { quotas: vec![(begin, 40)], ..History::default() }));
     let mut tasks = JoinSet::new();
     for task in 0..8_u64 {
-        let (limiter, seen) = (limiter.clone(), seen.clone());
+        let (limiter, history) = (limiter.clone(), history.clone());
         tasks.spawn(async move {
-            let mut random = SmallRng::seed_from_u64(task);
+            let mut rng = SmallRng::seed_from_u64(task);
             let mut open: Vec<(usize, u64, Permit)> = Vec::new();
             while begin.elapsed() < 8 * PER {
-                let cost = random.random_range(1..4_u32);
+                let cost = rng.random_range(1..4_u32);
                 let from = Instant::now();
-                let told = match random.random_range(0..8) {
+                let outcome = match rng.random_range(0..8) {
                     0..3 => limiter.check_n("ada", cost).await.map(|permit| (permit, cost)),
                     3 => limiter.until_ready_within("ada", PER / 2).await.map(|permit| (permit, 1)),
                     4 => match timeout(PER, limiter.until_ready_n("ada", cost)).await {
-                        Ok(told) => told.map(|permit| (permit, cost)),
+                        Ok(outcome) => outcome.map(|permit| (permit, cost)),
                         Err(_) => continue,
                     },
                     5 if !open.is_empty() => {
                         let (index, cost, permit) = open.swap_remove(0);
-                        let most = if is_gcra { cost } else { 9 };
-                        let actual = random.random_range(0..=most);
+                        let max = if is_gcra { cost } else { 9 };
+                        let actual = rng.random_range(0..=max);
                         if let Some(less) = cost.checked_sub(actual) {
-                            // First, as it may be given back at once.
-                            seen.lock().unwrap().given_back.push((index, from, less));
+                            // Recorded before the call, as the refund may take effect at any time during it.
+                            history.lock().unwrap().refunds.push((index, from, less));
                         }
                         permit.settle(actual as u32).await.unwrap();
                         let (end, units) = (Instant::now(), actual.saturating_sub(cost));
                         let debt = Charge { begin: from, end, units, is_debt: true };
-                        seen.lock().unwrap().charges.push(debt);
+                        history.lock().unwrap().charges.push(debt);
                         continue;
                     }
                     6 if task == 0 && !is_gcra => {
-                        let quota = random.random_range(20..60);
-                        // Before it holds, as it may hold at once.
-                        seen.lock().unwrap().quotas.push((from, quota));
+                        let quota = rng.random_range(20..60);
+                        // Recorded before the call, as the quota may apply at any time during it.
+                        history.lock().unwrap().quotas.push((from, quota));
                         limiter.set_limits([Limit::new(quota, PER)]).await.unwrap();
                         continue;
                     }
                     _ => {
-                        sleep(Duration::from_millis(random.random_range(0..20))).await;
+                        sleep(Duration::from_millis(rng.random_range(0..20))).await;
                         continue;
                     }
                 };
-                let Ok((permit, cost)) = told else { continue };
+                let Ok((permit, cost)) = outcome else { continue };
                 let (end, units) = (Instant::now(), u64::from(cost));
-                let mut seen = seen.lock().unwrap();
-                open.push((seen.charges.len(), units, permit));
-                seen.charges.push(Charge { begin: from, end, units, is_debt: false });
+                let mut history = history.lock().unwrap();
+                open.push((history.charges.len(), units, permit));
+                history.charges.push(Charge { begin: from, end, units, is_debt: false });
             }
         });
     }
     tasks.join_all().await;
-    let seen = seen.lock().unwrap();
-    let admitted = seen.charges.iter().filter(|charge| !charge.is_debt);
+    let history = history.lock().unwrap();
+    let admitted = history.charges.iter().filter(|charge| !charge.is_debt);
     for charge in admitted.clone() {
-        let used = seen.used(charge) + charge.units;
-        let quota = seen.quota(charge.begin, charge.end);
-        let most = if is_gcra { 2 * quota - 1 } else { quota };
-        assert!(used <= most, "{window:?}: {used} of {most} with {charge:?}");
+        let used = history.used(charge) + charge.units;
+        let quota = history.quota(charge.begin, charge.end);
+        let max = if is_gcra { 2 * quota - 1 } else { quota };
+        assert!(
+            used <= max,
+            "{window:?}: {used} units in use, at most {max} allowed, with {charge:?}"
+        );
     }
     println!("{window:?}: {} admitted, {:?}", admitted.clone().count(), limiter.stats());
     admitted.count() > 60 && limiter.stats().waited > 5
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_admitted_without_room_whatever_many_callers_do() {
+async fn concurrent_operations_never_admit_more_than_the_quota() {
     for window in [Window::Log, Window::Buckets(5), Window::Gcra] {
         until_enough(async || hammer(window).await).await;
     }
