@@ -121,6 +121,7 @@ fn to_json<K: Serialize + ?Sized>(key: &K) -> Result<Json, Error> {
 
 /// Returns the JSON of a value, unless it contains a number that JSON cannot represent.
 fn check_finite<T: Serialize + ?Sized>(value: &T, json: String) -> Result<Vec<u8>, Error> {
+    // `serde_json` writes `null` for such a number, so other JSON needs no second pass over the value.
     if json.contains("null") && !is_finite(value) {
         return Err(Error::Encode(NotFinite.into()));
     }

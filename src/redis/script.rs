@@ -70,7 +70,7 @@ pub(super) struct Call<'a> {
     cmd: Cmd,
     /// Timeout, if not that of the client.
     timeout: Option<Duration>,
-    /// Whether it reads several keys, which the caller can read one by one instead.
+    /// True if it reads several keys, which the caller can read one by one instead.
     is_multi_key: bool,
 }
 

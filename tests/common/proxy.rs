@@ -27,9 +27,9 @@ pub(crate) struct Proxy {
 struct Settings {
     /// Port of the server for new connections.
     port: AtomicU16,
-    /// Whether new connections are closed immediately.
+    /// True if new connections are closed immediately.
     closed: AtomicBool,
-    /// Whether all data is discarded.
+    /// True if all data is discarded.
     hole: AtomicBool,
     /// Number of connections made.
     made: AtomicU64,

@@ -24,7 +24,7 @@ struct Charge {
     begin: Instant,
     end: Instant,
     units: u64,
-    /// Whether it is a debt, which may exceed the quota.
+    /// True for a debt, which may exceed the quota.
     is_debt: bool,
 }
 

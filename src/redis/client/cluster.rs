@@ -59,7 +59,7 @@ pub(in crate::redis) type Address = (String, u16);
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::redis) struct SlotPlace {
     pub(in crate::redis) master: Address,
-    /// Whether some keys of the slot may be on another master, as it is being migrated.
+    /// True if the slot is being migrated, so that some of its keys may be on another master.
     pub(in crate::redis) is_moving: bool,
 }
 
@@ -248,6 +248,7 @@ impl State {
         if map.is_empty() {
             return Err((ErrorKind::Client, "a node of the cluster returned no slots").into());
         }
+        // For the binary search in `range_of`.
         map.sort_unstable_by_key(|range| range.last);
         Ok(map)
     }
@@ -310,6 +311,7 @@ impl State {
     }
 }
 
+/// Returns the range that contains `slot`, in a map sorted by last slot.
 fn range_of(map: &[SlotRange], slot: u16) -> Option<&SlotRange> {
     let at = map.partition_point(|range| range.last < slot);
     map.get(at).filter(|range| range.first <= slot)

@@ -55,9 +55,9 @@ struct Login {
 /// A connection that was just made.
 pub(super) struct NewConnection {
     pub(super) connection: MultiplexedConnection,
-    /// Whether the connection can carry pushes.
+    /// True if the connection can carry pushes.
     is_resp3: bool,
-    /// Whether the server reports changed keys on it.
+    /// True if the server reports changed keys on it.
     pub(super) is_tracking: bool,
 }
 

@@ -18,18 +18,18 @@ use super::connect::NewConnection;
 
 pub(super) struct Connection {
     connection: MultiplexedConnection,
-    /// Whether the server reports changed keys on this connection, in order with its replies.
+    /// True if the server reports changed keys on this connection, in order with its replies.
     is_tracking: bool,
     /// Version of the credentials that this connection was made with.
     pub(super) credentials_version: u64,
     /// Number of replies received. A server replies in the order of requests, so the connection is not silent if
     /// another reply came since a request was sent.
     replies: AtomicU64,
-    /// Whether the connection has ended, so that another command could not be sent.
+    /// Set when the connection has ended, so that no further command can be sent.
     has_ended: Arc<AtomicBool>,
     /// Start of the probe in progress.
     probing_since: Mutex<Option<Instant>>,
-    /// Whether the connection was found silent: no command is sent on it any more.
+    /// Set when the connection was found silent: no command is sent on it any more.
     is_retired: AtomicBool,
     retired: Notify,
 }

@@ -12,7 +12,7 @@ pub(super) struct ClientCounters {
     commands: AtomicU64,
     failures: AtomicU64,
     reconnects: AtomicU64,
-    /// Whether the last attempt reached no server or got no reply.
+    /// True if the last attempt reached no server or got no reply.
     is_down: AtomicBool,
     #[cfg(feature = "metrics")]
     pub(super) registration: crate::engine::metrics::Slot,

@@ -20,7 +20,7 @@ pub(in crate::redis) struct Invalidations {
     versions: KeyVersions,
     /// Number of changed keys that servers have reported.
     received: AtomicU64,
-    /// Whether the warning about a server without tracking was logged: it is logged once.
+    /// Set when the warning about a server without tracking was logged, so that it is logged once.
     refusal_logged: AtomicBool,
 }
 

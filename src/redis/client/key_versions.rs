@@ -28,7 +28,8 @@ pub(super) struct KeyVersions {
     buckets: Box<[AtomicU64]>,
 }
 
-/// A counter that every look-up reads, on its own cache lines: 128 bytes, as processors prefetch pairs of lines.
+/// A counter that every look-up reads, on cache lines of its own, so that writes to other data do not slow these reads
+/// down.
 #[repr(align(128))]
 struct Padded(AtomicU64);
 

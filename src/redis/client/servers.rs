@@ -94,6 +94,8 @@ fn parse_sentinels(url: &str) -> RedisResult<Option<Sentinels>> {
     }))
 }
 
+/// Parses the URL of a server. RESP3 is the default, because only with it the client library reports disconnections and
+/// invalidations.
 fn parse_server(url: &str) -> RedisResult<ConnectionInfo> {
     let info = url.into_connection_info()?;
     let names_protocol = url.split_once('?').is_some_and(|(_, query)| query.contains("protocol="));

@@ -84,7 +84,7 @@ struct Current {
 pub(super) struct Request<'a> {
     pub(super) batch: CommandBatch<'a>,
     pub(super) deadline: Instant,
-    /// Whether the caller repeats the request if the reply is lost: then it does not wait on a retired connection.
+    /// True if the caller repeats the request after a lost reply, so that it need not wait on a retired connection.
     pub(super) may_repeat: bool,
 }
 

@@ -90,6 +90,7 @@ impl<R, F: FnOnce(&[u8]) -> R> Serializer for Text<F> {
 
     #[inline]
     fn serialize_str(self, text: &str) -> Result<R, NotText> {
+        // `encode_key` writes such a string as JSON.
         if reads_as_json(text) {
             return Err(NotText);
         }

@@ -15,7 +15,7 @@ pub(super) struct LimitSet {
     pub(super) limits: Arc<[Limit]>,
     pub(super) args: PerLimit<LimitArgs>,
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "used by the layer"))]
-    /// Whether they replaced the limits of the builder.
+    /// True if they replaced the limits of the builder.
     has_changed: bool,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct LimiterState {
     pub(super) waiting: Waiting<Vec<u8>, DefaultHasher>,
     pub(super) wait: WaitSettings,
     pub(super) counters: Counters,
-    /// Time before which no failure is logged.
+    /// Time before which no further failure is logged.
     pub(super) quiet_until: Mutex<Option<Instant>>,
     #[cfg(feature = "dashboard")]
     pub(super) top_denied: super::top_denied::TopDenied,
@@ -106,6 +106,7 @@ impl LimiterState {
 
     pub(super) async fn reset(&self, subject: &[u8]) -> Result<bool, Error> {
         coop::proceed().await;
+        // Sent once: a repeated `DEL` would report that there was no state.
         let call = Call::command("DEL", subject).within(self.timeout);
         let answer = self.call_server(call.send_once::<u64>(&self.client)).await;
         // After a failure too, since the server may have executed the command.
@@ -123,6 +124,7 @@ impl LimiterState {
         coop::proceed().await;
         let call = protocol::refund(self.window, subject, created_at, charges).within(self.timeout);
         let answer = self.call_server(call.send_once(&self.client)).await;
+        // After a failure too, as in `reset`.
         self.forget_denials(subject);
         answer
     }

@@ -41,10 +41,12 @@ impl LimiterState {
         has_waited: &mut bool,
     ) -> Result<Decision, Error> {
         let end = max_wait.and_then(|wait| Instant::now().checked_add(wait));
+        // From here on it has a place in the queue, which its drop gives up.
         let waiter = self.waiting.join(subject.clone(), cost);
         let is_queue_full = max_wait.is_some() && waiter.behind() >= self.wait.most;
         loop {
             let mut change = pin!(self.current_limits.next_change());
+            // Before the limits are read, so that no change in between is missed.
             change.as_mut().enable();
             // Read again after each change: under the new limits, the call may pass immediately or never.
             let current = self.current_limits.get();
@@ -74,6 +76,7 @@ impl LimiterState {
                     let Err(limited) = &decision.outcome else { return Ok(decision) };
                     let ready = limited.ready_at();
                     let Some(at) = ready.filter(|at| end.is_none_or(|end| *at <= end)) else {
+                        // The check did not count it, and a cost that can never pass is not counted at all.
                         if ready.is_some() {
                             self.count_denial(&subject, limit_index(limited, limits));
                         }

@@ -43,9 +43,9 @@ enum Message {
 struct Connection {
     requests: VecDeque<Request>,
     messages: VecDeque<Message>,
-    /// Whether a change was not reported yet: Redis reports the changes of an event loop iteration at its end.
+    /// True if a change was not reported yet: Redis reports the changes of an event loop iteration at its end.
     is_changed: bool,
-    /// Whether the connection is not used any more. The server may still execute requests that were sent on it.
+    /// Set when the connection is not used any more. The server may still execute requests that were sent on it.
     is_retired: bool,
 }
 
