@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{
     super::{
         Client, Error, Format,
-        client::{Feed, LONGEST},
+        client::{Invalidations, MAX_DURATION},
         keyspace::Kind,
     },
     Cache,
@@ -138,7 +138,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Where `lease` is less than a millisecond.
     pub fn lease(mut self, lease: Duration) -> Self {
         assert!(lease >= Duration::from_millis(1), "lease must be at least 1 ms, got {lease:?}");
-        self.lease = lease.min(LONGEST);
+        self.lease = lease.min(MAX_DURATION);
         self
     }
 
@@ -151,7 +151,7 @@ impl<K, V> CacheBuilder<K, V> {
     /// Where `pause` is zero.
     pub fn poll_every(mut self, pause: Duration) -> Self {
         assert!(!pause.is_zero(), "poll_every must be above zero, got {pause:?}");
-        self.poll_every = pause.min(LONGEST);
+        self.poll_every = pause.min(MAX_DURATION);
         self
     }
 
@@ -188,7 +188,7 @@ impl<K, V> CacheBuilder<K, V> {
         let client = match self.near {
             Some((max_entries, _)) => {
                 let keyspace = self.client.keyspace(Kind::Cache, &self.name)?;
-                self.client.telling(Arc::new(Feed::new(keyspace, max_entries)))
+                self.client.with_tracking(Arc::new(Invalidations::new(keyspace, max_entries)))
             }
             None => self.client,
         };

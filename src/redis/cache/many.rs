@@ -10,7 +10,7 @@ use super::{
     super::{
         Error,
         codec::encode_key,
-        error::is_divided,
+        error::is_try_again,
         keyspace::{SHARDS, few_at_once, shard},
     },
     Cache,
@@ -126,9 +126,9 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
     let keys = &keys[..keys.len().min(MANY)];
-    let page = commands.get_many(keys).divisible().send_idempotent(&client).await;
+    let page = commands.get_many(keys).multi_key().send_idempotent(&client).await;
     let Err(Error::Unavailable(cause)) = &page else { return page };
-    if !is_divided(cause) {
+    if !is_try_again(cause) {
         return page;
     }
     let reads = keys.iter().take(DIVIDED).map(async |key| {

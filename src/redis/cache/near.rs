@@ -21,9 +21,9 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     super::{
         Error, Format,
-        client::{Feed, Mark},
+        client::{Invalidations, KeyVersion},
         codec::with_key,
-        error::is_divided,
+        error::is_try_again,
         keyspace::{few_at_once, shard},
     },
     commands::{Commands, MANY},
@@ -69,7 +69,7 @@ pub(super) struct NearCache<V> {
     settings: Settings,
     commands: Arc<Commands>,
     /// That of the client of `commands`: a look-up would have to follow three pointers to it.
-    feed: Arc<Feed>,
+    invalidations: Arc<Invalidations>,
     format: Format,
     name: String,
     /// Made with the first question: a cache needs a runtime, and nobody has to have one who builds this.
@@ -84,7 +84,7 @@ pub(super) struct NearCache<V> {
 #[derive(Clone)]
 struct Kept<V> {
     value: Option<V>,
-    mark: Mark,
+    version: KeyVersion,
 }
 
 /// What came of a question: the value as bytes, its TTL as of `PTTL`, and whether changes are told of since.
@@ -97,11 +97,12 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         format: Format,
         name: String,
     ) -> Arc<dyn Near<V>> {
-        let feed = commands.client.feed().expect("its client was made with one").clone();
+        let invalidations =
+            commands.client.invalidations().expect("its client was made with one").clone();
         Arc::new(Self {
             settings,
             commands,
-            feed,
+            invalidations,
             format,
             name: format!("{name} near"),
             kept: OnceLock::new(),
@@ -140,7 +141,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         // What is kept dies no later than on the server, and is no older than it may be: so both count from here.
         let begin = Instant::now();
         let (get, ttl) = (self.commands.get(asker.key()), self.commands.ttl(asker.key()));
-        let came = get.send_both(ttl, &self.commands.client).await;
+        let came = get.send_both_tracked(ttl, &self.commands.client).await;
         self.settle(asker, begin, came).await;
     }
 
@@ -149,10 +150,10 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         while !askers.is_empty() {
             let begin = Instant::now();
             let call = self.commands.read_many(&askers);
-            let page = call.send_told::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
-            let ((values, ttls), is_told) = match page.await {
+            let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
+            let ((values, ttls), is_tracking) = match page.await {
                 Ok(page) => page,
-                Err(Error::Unavailable(cause)) if is_divided(&cause) => {
+                Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
                     join_all(askers.into_iter().map(|asker| self.answer(asker))).await;
                     return;
                 }
@@ -173,7 +174,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
                         let key = String::from_utf8_lossy(&key).into_owned();
                         Err(Error::WrongType { key })
                     }
-                    _ => Ok((value, ttl, is_told)),
+                    _ => Ok((value, ttl, is_tracking)),
                 };
                 // Values are of users. Who waits for one that panics asks by itself, and has the panic in its own place.
                 let _ = caught(self.settle(asker, begin, came)).await;
@@ -183,16 +184,16 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
 
     /// Keeps what came of a question that was sent after `begin`, if it may be kept, and tells it to those who wait.
     async fn settle(&self, asker: Asker<V>, begin: Instant, came: Result<Came, Error>) {
-        let (key, mark) = (asker.key(), asker.mark());
-        let came = came.and_then(|(value, ttl, is_told)| {
+        let (key, version) = (asker.key(), asker.version());
+        let came = came.and_then(|(value, ttl, is_tracking)| {
             let record = || self.commands.keyspace.record(key);
             let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
-            Ok((value, ttl, is_told))
+            Ok((value, ttl, is_tracking))
         });
-        let (value, ttl, is_told) = match came {
+        let (value, ttl, is_tracking) = match came {
             Ok(came) => came,
             Err(error) => {
-                self.feed.fall(key);
+                self.invalidations.invalidate(key);
                 return asker.tell(Err(error));
             }
         };
@@ -203,15 +204,15 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             (Some(_), ..-1) => Duration::ZERO,
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
-        if is_told && !lives_for.is_zero() && self.feed.stands(mark) {
-            let kept = Kept { value: value.clone(), mark };
+        if is_tracking && !lives_for.is_zero() && self.invalidations.is_current(version) {
+            let kept = Kept { value: value.clone(), version };
             match begin.checked_add(lives_for) {
                 Some(until) => self.kept().set_until(key.into(), kept, until).await,
                 None => self.kept().set(key.into(), kept).await,
             };
         } else {
             // It may be newer than another that is kept.
-            self.feed.fall(key);
+            self.invalidations.invalidate(key);
             self.not_kept.fetch_add(1, Relaxed);
         }
         asker.tell(Ok(value));
@@ -251,11 +252,11 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<V> {
     fn poll_kept(&self, key: &[u8], cx: &mut Context<'_>, found: &mut Found<V>) -> Poll<bool> {
         let Some(kept) = self.kept.get() else { return Poll::Ready(false) };
-        let Some(Kept { value, mark }) = ready!(std::pin::pin!(kept.get(key)).poll(cx)) else {
+        let Some(Kept { value, version }) = ready!(std::pin::pin!(kept.get(key)).poll(cx)) else {
             return Poll::Ready(false);
         };
         // After it was found: who has seen a change before this call has moved the mark by now.
-        if !self.feed.stands(mark) {
+        if !self.invalidations.is_current(version) {
             self.fallen.fetch_add(1, Relaxed);
             return Poll::Ready(false);
         }
@@ -268,7 +269,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
 
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
         async move {
-            let (answer, asker) = self.questions.join(&key, &self.feed);
+            let (answer, asker) = self.questions.join(&key, &self.invalidations);
             let is_own = asker.is_some();
             if let Some(asker) = asker {
                 // By a task of its own: nobody's drop ends it.
@@ -287,7 +288,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Near<V> for NearCache<
         async move {
             let (mut answers, mut askers) = (Vec::with_capacity(keys.len()), Vec::new());
             for key in &keys {
-                let (answer, asker) = self.questions.join(key, &self.feed);
+                let (answer, asker) = self.questions.join(key, &self.invalidations);
                 answers.push((answer, asker.is_some()));
                 askers.extend(asker);
             }
@@ -314,7 +315,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> Counts for NearCache<V
         let misses = self.misses.load(Relaxed);
         let values = found.saturating_sub(self.fallen.load(Relaxed) + misses);
         let not_kept = self.not_kept.load(Relaxed);
-        NearStats { values, misses, told_of: self.feed.told_of(), not_kept }
+        NearStats { values, misses, told_of: self.invalidations.changes_received(), not_kept }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::{
     Error,
-    client::{Feed, Mark},
+    client::{Invalidations, KeyVersion},
 };
 
 /// Of one near cache.
@@ -22,7 +22,7 @@ pub(super) type Key = Box<[u8]>;
 
 /// Who comes while its mark stands has the same answer: it is no older than anything that he can know.
 struct Question<V> {
-    mark: Mark,
+    version: KeyVersion,
     answer: Answer<V>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Asker<V> {
 struct End<V> {
     questions: Arc<Questions<V>>,
     key: Key,
-    mark: Mark,
+    version: KeyVersion,
 }
 
 impl<V> Questions<V> {
@@ -49,23 +49,27 @@ impl<V> Questions<V> {
     }
 
     /// Joins the question that is under way, or begins one: then somebody has to ask.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8], feed: &Feed) -> (Answer<V>, Option<Asker<V>>) {
+    pub(super) fn join(
+        self: &Arc<Self>,
+        key: &[u8],
+        invalidations: &Invalidations,
+    ) -> (Answer<V>, Option<Asker<V>>) {
         let mut open = self.lock();
         if let Some(question) = open.get(key)
-            && feed.stands(question.mark)
+            && invalidations.is_current(question.version)
         {
             return (question.answer.clone(), None);
         }
         // Before the server is asked.
-        let mark = feed.mark(key);
+        let version = invalidations.version(key);
         let (tell, answer) = oneshot::channel();
         let answer = answer.shared();
         let key: Key = key.into();
         // What it takes the place of is waited for, and goes on.
-        let old = open.insert(key.clone(), Question { mark, answer: answer.clone() });
+        let old = open.insert(key.clone(), Question { version, answer: answer.clone() });
         drop(open);
         drop(old);
-        let end = End { questions: self.clone(), key, mark };
+        let end = End { questions: self.clone(), key, version };
         (answer, Some(Asker { end, tell }))
     }
 
@@ -81,8 +85,8 @@ impl<V> Asker<V> {
     }
 
     /// As of before the server is asked.
-    pub(super) fn mark(&self) -> Mark {
-        self.end.mark
+    pub(super) fn version(&self) -> KeyVersion {
+        self.end.version
     }
 
     pub(super) fn tell(self, answer: Result<Option<V>, Error>) {
@@ -103,7 +107,7 @@ impl<V> Drop for End<V> {
         let mut open = self.questions.lock();
         // Another may have taken its place, as its mark had fallen.
         let over = match open.entry(std::mem::take(&mut self.key)) {
-            Entry::Occupied(question) if question.get().mark == self.mark => {
+            Entry::Occupied(question) if question.get().version == self.version => {
                 Some(question.remove_entry())
             }
             _ => None,

@@ -208,9 +208,9 @@ impl ScanCursor {
                 self.nodes = None;
                 return Ok(Some(Vec::new()));
             }
-            if let Some(feed) = client.feed() {
+            if let Some(invalidations) = client.invalidations() {
                 // What was not found is not there.
-                feed.fall_all();
+                invalidations.invalidate_all();
             }
             return Ok(None);
         };
@@ -238,8 +238,8 @@ impl ScanCursor {
             if let Some(key) = key
                 && self.seen.insert(key.to_vec())
             {
-                if let Some(feed) = commands.client.feed() {
-                    feed.fall(key);
+                if let Some(invalidations) = commands.client.invalidations() {
+                    invalidations.invalidate(key);
                 }
                 keys.push(key.to_vec());
             }

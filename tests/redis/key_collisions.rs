@@ -1,4 +1,4 @@
-//! Names and keys: what is of different types, names or keys never meets on the server.
+//! Data of different types, names or keys never collides on the server.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(600);
 struct UserId(String);
 
 #[tokio::test]
-async fn four_types_have_one_name_to_themselves_each() {
+async fn types_with_the_same_name_do_not_share_keys() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let cache: Cache<String, u32> = Cache::builder(&client, "login").events(LONG).build().unwrap();
@@ -47,18 +47,22 @@ async fn four_types_have_one_name_to_themselves_each() {
 }
 
 #[tokio::test]
-async fn a_limiter_s_name_ends_where_its_key_begins() {
+async fn limiter_names_and_keys_with_colons_do_not_collide() {
     let server = Server::start();
     let client = connect(server.url()).await;
     for (name, key) in [("api", "v1:bob"), ("api:v1", "bob"), ("api:v1:bob", "")] {
         let limiter: RateLimiter<String> =
             RateLimiter::builder(&client, name).limit(Limit::new(1, LONG)).build().unwrap();
-        assert_eq!(limiter.check(key).await.unwrap().remaining(), 0, "{name} has it to itself");
+        assert_eq!(
+            limiter.check(key).await.unwrap().remaining(),
+            0,
+            "{name} shares the key {key:?} with another limiter"
+        );
     }
 }
 
 #[tokio::test]
-async fn newtypes_of_strings_are_keys() {
+async fn newtypes_of_strings_may_be_keys() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let users = ["ada", "7", "null", "\"ada\""].map(|id| UserId(id.into()));
@@ -73,16 +77,16 @@ async fn newtypes_of_strings_are_keys() {
     assert_eq!(cache.keys().map(Result::unwrap).collect::<BTreeSet<_>>().await, all);
     let taken = dict.take_expired(9).await.unwrap();
     assert!(taken.into_iter().map(|entry| entry.0).eq(users.iter().cloned()));
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for user in &users {
         assert_eq!(cache.expire_now(user).await.unwrap(), Some(1));
-        told.insert(events.recv().await.unwrap().unwrap().key);
+        reported.insert(events.recv().await.unwrap().unwrap().key);
     }
-    assert_eq!(told, all);
+    assert_eq!(reported, all);
 }
 
 #[tokio::test]
-async fn no_two_keys_are_one() {
+async fn none_and_strings_that_look_like_json_are_distinct_keys() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let cache: Cache<Option<String>, u32> = Cache::new(&client, "names").unwrap();

@@ -1,4 +1,4 @@
-//! What servers say in place of an answer, and which error that is.
+//! Error replies of servers and the errors that they are mapped to.
 
 use std::time::{Duration, Instant};
 
@@ -10,32 +10,33 @@ use crate::{
     servers::Server,
 };
 
-fn soon() -> Duration {
+/// Timeout of the client, short because the tests wait for it.
+fn short_timeout() -> Duration {
     ms(200)
 }
 
-/// What the table of [`Error`] says.
+/// See the table in the docs of [`Error`].
 #[tokio::test]
-async fn what_servers_say_is_sorted_as_the_table_says() {
+async fn error_replies_map_to_the_documented_errors() {
     in_time(async || {
         let unavailable = |error: &Error| matches!(error, Error::Unavailable(_));
         let refused = |error: &Error| matches!(error, Error::Server(_));
-        let hurried = async |server: &Server, cluster| {
-            let client = Client::builder(server.url()).timeout(soon()).cluster(cluster);
+        let connect = async |server: &Server, cluster| {
+            let client = Client::builder(server.url()).timeout(short_timeout()).cluster(cluster);
             let client = client.connect().await.unwrap();
             Cache::<String, u32>::new(&client, "numbers").unwrap()
         };
 
         let server = Server::start_with(&["--min-replicas-to-write", "1"]);
-        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        let error = connect(&server, false).await.set("a".into(), 1).await.unwrap_err();
         assert!(unavailable(&error) && error.is_temporary(), "NOREPLICAS: {error:?}");
 
         let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
-        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        let error = connect(&server, false).await.set("a".into(), 1).await.unwrap_err();
         assert!(refused(&error) && !error.is_temporary(), "OOM: {error:?}");
 
         let server = Server::start_with(&["--save", "3600 1", "--dbfilename", "taken"]);
-        let cache = hurried(&server, false).await;
+        let cache = connect(&server, false).await;
         cache.set("a".into(), 1).await.unwrap();
         let folder = server.ask("CONFIG GET dir").lines().last().unwrap().to_owned();
         std::fs::create_dir_all(format!("{folder}/taken/by this")).unwrap();
@@ -51,17 +52,17 @@ async fn what_servers_say_is_sorted_as_the_table_says() {
 
         let server = Server::start();
         server.ask("ACL SETUSER default -set");
-        let error = hurried(&server, false).await.set("a".into(), 1).await.unwrap_err();
+        let error = connect(&server, false).await.set("a".into(), 1).await.unwrap_err();
         assert!(refused(&error) && !error.is_temporary(), "NOPERM: {error:?}");
 
         let server = Server::start_with(&["--replica-serve-stale-data", "no"]);
-        let cache = hurried(&server, false).await;
+        let cache = connect(&server, false).await;
         server.ask("REPLICAOF 127.0.0.1 1");
         let error = cache.get("a").await.unwrap_err();
         assert!(unavailable(&error) && error.is_temporary(), "MASTERDOWN: {error:?}");
 
         let server = Server::start_with(&["--lua-time-limit", "10"]);
-        let cache = hurried(&server, false).await;
+        let cache = connect(&server, false).await;
         cache.set("a".into(), 1).await.unwrap();
         let port = server.port();
         let busy = std::thread::spawn(move || {
@@ -77,19 +78,23 @@ async fn what_servers_say_is_sorted_as_the_table_says() {
             let cache = cache.clone();
             async move { cache.set("a".into(), 3).await }
         });
-        tokio::time::sleep(soon() / 4).await;
+        tokio::time::sleep(short_timeout() / 4).await;
         server.ask("SCRIPT KILL");
-        assert_eq!(set.await.unwrap().unwrap(), Some(1), "it is waited for");
+        assert_eq!(
+            set.await.unwrap().unwrap(),
+            Some(1),
+            "the call is retried until the script ends"
+        );
         assert!(busy.join().unwrap().is_err());
 
-        // A cluster of one.
+        // A cluster with a single node.
         let server = Server::start_with(&["--cluster-enabled", "yes"]);
         server.ask("CLUSTER ADDSLOTSRANGE 0 16383");
         let begin = Instant::now();
         while !server.ask("CLUSTER INFO").contains("state:ok") {
             assert!(begin.elapsed() < Duration::from_secs(60));
         }
-        let cache = hurried(&server, true).await;
+        let cache = connect(&server, true).await;
         cache.set("a".into(), 1).await.unwrap();
         server.ask("CLUSTER DELSLOTSRANGE 0 100");
         while server.ask("CLUSTER INFO").contains("state:ok") {
@@ -111,7 +116,10 @@ async fn what_servers_say_is_sorted_as_the_table_says() {
         let server = Server::start_with(&["--maxclients", "1"]);
         let _only = server.plain().await;
         let error = Client::connect(server.url()).await.unwrap_err();
-        assert!(matches!(error, Error::Connect(_)) && error.is_temporary(), "full: {error:?}");
+        assert!(
+            matches!(error, Error::Connect(_)) && error.is_temporary(),
+            "max number of clients: {error:?}"
+        );
     })
     .await;
 }

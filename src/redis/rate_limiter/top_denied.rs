@@ -1,4 +1,4 @@
-//! Which subjects this process has denied most often of late.
+//! Subjects that this process has recently denied most often.
 
 use std::{hash::BuildHasher, sync::Arc};
 
@@ -11,21 +11,21 @@ use crate::{
 };
 
 pub(super) struct TopDenied {
-    subjects: top_denied::TopDenied<Vec<u8>>,
+    subjects: hot::Hot<Vec<u8>>,
     hasher: DefaultHasher,
-    begun: Instant,
+    created_at: Instant,
 }
 
 impl TopDenied {
-    /// Told by their hashes, or as the server has them.
-    pub(super) fn new(are_shown: bool) -> Self {
-        let show = are_shown.then(|| -> top_denied::ShowKey<Vec<u8>> {
+    /// Creates counters that show the keys as written on the server if `are_keys_shown`, and their hashes otherwise.
+    pub(super) fn new(are_keys_shown: bool) -> Self {
+        let show = are_keys_shown.then(|| -> hot::ShowKey<Vec<u8>> {
             Arc::new(|subject| String::from_utf8_lossy(key_of_tagged(subject)).into_owned())
         });
         Self {
             subjects: top_denied::TopDenied::new(show),
             hasher: DefaultHasher::default(),
-            begun: Instant::now(),
+            created_at: Instant::now(),
         }
     }
 
@@ -39,6 +39,6 @@ impl TopDenied {
     }
 
     fn now(&self) -> Tick {
-        Tick::from_nanoseconds(self.begun.elapsed().as_nanos() as u64)
+        Tick::from_nanoseconds(self.created_at.elapsed().as_nanos() as u64)
     }
 }

@@ -1,4 +1,4 @@
-//! A cluster whose slots are moved while something goes on.
+//! Migration of cluster slots during iterations and reads of many keys.
 
 use std::collections::BTreeSet;
 
@@ -7,39 +7,40 @@ use futures::StreamExt;
 
 use crate::servers::{Cluster, Server, connect};
 
-/// A slot, and the records in it that one node has.
+/// Number of a slot.
 struct Slot(String);
 
 impl Slot {
-    /// That of a key, whose record is on `node`.
+    /// Returns the slot of a key whose record is on `node`.
     fn of(node: &Server, key: &str) -> Self {
         let records = node.ask("KEYS *");
         let end = format!(":{key}");
-        let record = records.lines().find(|line| line.ends_with(&end)).expect("it is there");
+        let record =
+            records.lines().find(|line| line.ends_with(&end)).expect("the node has the record");
         let slot = node.ask(&format!("CLUSTER KEYSLOT {record}"));
         Self(slot.trim().trim_start_matches(':').to_owned())
     }
 
-    fn begin_to_move(&self, from: &Server, to: &Server) {
+    fn begin_migration(&self, from: &Server, to: &Server) {
         let id = |node: &Server| node.ask("CLUSTER MYID").lines().nth(1).unwrap().to_owned();
         let Self(slot) = self;
         assert_eq!(to.ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", id(from))), "+OK\r\n");
         assert_eq!(from.ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", id(to))), "+OK\r\n");
     }
 
-    /// Moves so many of its keys; how many there were.
-    fn move_keys(&self, from: &Server, to: &Server, most: usize) -> usize {
-        for moved in 0..most {
+    /// Migrates up to `max` keys of the slot; returns the number of keys migrated.
+    fn move_keys(&self, from: &Server, to: &Server, max: usize) -> usize {
+        for moved in 0..max {
             let some = from.ask(&format!("CLUSTER GETKEYSINSLOT {} 1", self.0));
             let Some(record) = some.lines().nth(2) else { return moved };
             let moved = from.ask(&format!("MIGRATE 127.0.0.1 {} {record} 0 5000", to.port()));
             assert!(moved.starts_with("+OK"), "{moved}");
         }
-        most
+        max
     }
 
-    /// The destination has to know it first.
-    fn end_move(&self, cluster: &mut Cluster, to: usize) {
+    /// Assigns the slot to the destination, which must be notified first.
+    fn end_migration(&self, cluster: &mut Cluster, to: usize) {
         let id = cluster.nodes()[to].ask("CLUSTER MYID").lines().nth(1).unwrap().to_owned();
         for node in [to, (to + 1) % 3, (to + 2) % 3] {
             let node = &cluster.nodes()[node];
@@ -48,16 +49,16 @@ impl Slot {
     }
 }
 
-/// On which node a record is.
+/// Returns the index of the node that has the record of a key.
 fn node_of(cluster: &mut Cluster, key: &str) -> usize {
     let end = format!(":{key}\r\n");
     let node = cluster.nodes().iter().position(|node| node.ask("KEYS *").contains(&end));
-    node.expect("it is somewhere")
+    node.expect("a node has the record")
 }
 
-/// What is moved from a server that is still to be looked at to one that has been.
+/// Keys migrate from a node that was not scanned yet to one that was.
 #[tokio::test]
-async fn what_moves_while_it_is_iterated_over_comes_all_the_same() {
+async fn iteration_returns_keys_that_migrate_during_it() {
     let mut cluster = Cluster::start();
     let client = connect(cluster.urls()).await;
     let plain = Cache::<String, u64>::new(&client, "c").unwrap();
@@ -74,10 +75,10 @@ async fn what_moves_while_it_is_iterated_over_comes_all_the_same() {
         let from = node_of(&mut cluster, other);
         let slot = Slot::of(&cluster.nodes()[from], other);
         let (nodes, some) = (cluster.nodes(), if is_ended { 1_000 } else { 2 });
-        slot.begin_to_move(&nodes[from], &nodes[there]);
+        slot.begin_migration(&nodes[from], &nodes[there]);
         assert!(slot.move_keys(&nodes[from], &nodes[there], some) > 0);
         if is_ended {
-            slot.end_move(&mut cluster, there);
+            slot.end_migration(&mut cluster, there);
         }
         while let Some(key) = iter.next().await {
             seen.push(key.unwrap());
@@ -85,14 +86,14 @@ async fn what_moves_while_it_is_iterated_over_comes_all_the_same() {
         let distinct: BTreeSet<String> = seen.iter().cloned().collect();
         assert_eq!((seen.len(), &distinct), (60, &all), "round {round}");
         assert_eq!(cache.len().await.unwrap(), 60);
-        // Values, too, of what is divided.
-        let wanted: Vec<_> = (0..60).map(Some).collect();
-        assert_eq!(cache.get_many(&keys).await.unwrap(), wanted);
+        // Values too, if the keys of the slot are on two nodes.
+        let expected: Vec<_> = (0..60).map(Some).collect();
+        assert_eq!(cache.get_many(&keys).await.unwrap(), expected);
         assert_eq!(cache.iter().count().await, 60);
         if !is_ended {
             let nodes = cluster.nodes();
             slot.move_keys(&nodes[from], &nodes[there], 1_000);
-            slot.end_move(&mut cluster, there);
+            slot.end_migration(&mut cluster, there);
         }
     }
 }

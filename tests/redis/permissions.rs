@@ -1,4 +1,4 @@
-//! The rights that the docs name are enough, and none of them is too much.
+//! The permissions listed in the docs are sufficient, and all of them are needed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,49 +17,55 @@ use crate::{clock::ms, servers::Server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The table in the docs.
+/// Returns the table of permissions in the docs.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let docs = include_str!("../../src/redis.rs");
     let rows = docs.lines().filter_map(|line| {
-        let (whose, commands) = line.strip_prefix("//! | ")?.split_once(" | `")?;
+        let (row, commands) = line.strip_prefix("//! | ")?.split_once(" | `")?;
         let commands = commands.strip_suffix("` |")?.split(' ');
         let commands = commands.map(|command| command.replace("\\|", "|"));
-        Some((whose.replace(['[', ']', '`'], ""), commands.collect()))
+        Some((row.replace(['[', ']', '`'], ""), commands.collect()))
     });
     rows.collect()
 }
 
-/// Runs `verbs` as a user who has the rights of `rows` and no others, and checks that each was needed.
-async fn are_exact(rows: &[&str], keys: &str, verbs: impl AsyncFn(&Client)) {
+/// Runs `calls` as a user with exactly the permissions of `rows`, and asserts that each of them was needed.
+async fn assert_exact(rows: &[&str], keys: &str, calls: impl AsyncFn(&Client)) {
     let server = Server::start();
     let mut plain = server.plain().await;
     let documented = documented();
-    let rights: BTreeSet<String> =
+    let permissions: BTreeSet<String> =
         ["all"].iter().chain(rows).flat_map(|row| documented[*row].clone()).collect();
     let mut user = redis::cmd("ACL");
     user.arg(&["SETUSER", "app", "on", ">secret", "resetkeys", "nocommands", keys]);
-    user.arg(rights.iter().map(|right| format!("+{}", right.to_lowercase())).collect::<Vec<_>>());
+    user.arg(
+        permissions
+            .iter()
+            .map(|command| format!("+{}", command.to_lowercase()))
+            .collect::<Vec<_>>(),
+    );
     let () = user.query_async(&mut plain).await.unwrap();
     let url = server.url().replace("redis://", "redis://app:secret@");
     let client = Client::builder(url).timeout(Duration::from_secs(60)).connect().await.unwrap();
     let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut plain).await.unwrap();
-    verbs(&client).await;
+    calls(&client).await;
     let info: String =
         redis::cmd("INFO").arg("commandstats").query_async(&mut plain).await.unwrap();
     let used = info.lines().flat_map(|line| {
         let stats = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':'));
         let (name, stats) = stats.unwrap_or_default();
-        // A connection says who it is, where it may.
+        // A new connection sends its library name and version, which may be rejected.
         let is_needed = name != "client|setinfo";
         assert!(!is_needed || stats.is_empty() || stats.contains("rejected_calls=0"), "{line}");
-        // A command by its own name, or with that of its first word.
+        // The full name of a subcommand, and the name of its command.
         [name.to_uppercase(), name.split('|').next().unwrap_or_default().to_uppercase()]
     });
     let used: BTreeSet<_> = used.collect();
-    // For what needs more than a moment, and for errors.
+    // Used only after some time, or for errors.
     let rare = ["APPEND", "PEXPIREAT", "TYPE"];
-    let unused: Vec<_> = rights.difference(&used).filter(|it| !rare.contains(&&it[..])).collect();
-    assert!(unused.is_empty(), "{rows:?}: {unused:?} are not used");
+    let unused: Vec<_> =
+        permissions.difference(&used).filter(|it| !rare.contains(&&it[..])).collect();
+    assert!(unused.is_empty(), "{rows:?}: {unused:?} were not used");
 }
 
 async fn use_cache(cache: &Cache<String, u64>) {
@@ -82,7 +88,7 @@ async fn use_cache(cache: &Cache<String, u64>) {
     cache.get_or_set_with("eve", HOUR, async || 1).await.unwrap();
     let failed = cache.get_or_try_set_with("eva", HOUR, async || Err(())).await.unwrap();
     assert_eq!(failed, Err(Arc::new(())));
-    // It gives the lease back meanwhile.
+    // Another load, as the failed one returned its lease.
     cache.get_or_set_with("eva", Duration::ZERO, async || 1).await.unwrap();
     cache.set_many([("ada".to_owned(), 1), ("eve".to_owned(), 2)], Some(HOUR)).await.unwrap();
     assert_eq!(cache.get_many(["eve", "eva"]).await.unwrap(), [Some(2), None]);
@@ -95,19 +101,19 @@ async fn use_cache(cache: &Cache<String, u64>) {
 }
 
 #[tokio::test]
-async fn of_a_cache() {
-    are_exact(&["Cache"], "~fleeting:*", async |client| {
+async fn cache_needs_exactly_the_documented_permissions() {
+    assert_exact(&["Cache"], "~fleeting:*", async |client| {
         use_cache(&Cache::new(client, "c").unwrap()).await;
     })
     .await;
-    are_exact(&["Cache", "its near"], "~fleeting:*", async |client| {
+    assert_exact(&["Cache", "its near cache"], "~fleeting:*", async |client| {
         let near = Cache::builder(client, "c").near(100).build().unwrap();
         use_cache(&near).await;
         assert_eq!((near.get("ada").await.unwrap(), near.get("ada").await.unwrap()), (None, None));
         assert!(near.stats().near_hits > 0);
     })
     .await;
-    are_exact(&["Cache", "its events"], "~fleeting:*", async |client| {
+    assert_exact(&["Cache", "its events"], "~fleeting:*", async |client| {
         use_cache(&Cache::new(client, "plain").unwrap()).await;
         let builder = Cache::builder(client, "c").events(HOUR).lease(ms(60)).poll_every(ms(20));
         let cache = builder.build().unwrap();
@@ -122,7 +128,7 @@ async fn of_a_cache() {
         }
         held.ack().await.unwrap();
         held.recv().await.unwrap().unwrap();
-        // It gives back what it has not looked at, and what it holds is over with its lease.
+        // The drop returns events that were not delivered; the lease of the others expires.
         drop(held);
         let mut others = cache.events_lossless("g").await.unwrap();
         for _ in 0..10 {
@@ -135,15 +141,15 @@ async fn of_a_cache() {
 }
 
 #[tokio::test]
-async fn of_a_limiter() {
-    are_exact(&["RateLimiter"], "~fleeting:*", async |client| {
+async fn rate_limiter_needs_exactly_the_documented_permissions() {
+    assert_exact(&["RateLimiter"], "~fleeting:*", async |client| {
         for window in [Window::Log, Window::Buckets(4), Window::Gcra] {
             let name = format!("{window:?}").replace(['(', ')'], "");
             let limit = Limit::new(30, HOUR);
             let builder = RateLimiter::<String>::builder(client, name).limit(limit.clone());
             let limiter = builder.window(window).build().unwrap();
             limiter.check("ada").await.unwrap().refund().await.unwrap();
-            // What was refunded may still be in the way.
+            // Several times, as a window may still contain the refunded call.
             for _ in 0..30 {
                 let _ = limiter.check("ada").await;
             }
@@ -157,8 +163,8 @@ async fn of_a_limiter() {
 }
 
 #[tokio::test]
-async fn of_an_expiring_set() {
-    are_exact(&["ExpiringSet"], "~fleeting:*", async |client| {
+async fn expiring_set_needs_exactly_the_documented_permissions() {
+    assert_exact(&["ExpiringSet"], "~fleeting:*", async |client| {
         let set: ExpiringSet<String> = ExpiringSet::new(client, "s", HOUR).unwrap();
         let endless: ExpiringSet<String> = ExpiringSet::new(client, "s", Duration::MAX).unwrap();
         let short: ExpiringSet<String> = ExpiringSet::new(client, "s", ms(1)).unwrap();
@@ -183,7 +189,7 @@ async fn of_an_expiring_set() {
 }
 
 #[tokio::test]
-async fn of_a_timeout_dict() {
+async fn timeout_dict_needs_exactly_the_documented_permissions() {
     let use_dict = async |dict: &TimeoutDict<String, BTreeMap<String, String>>| {
         let value = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         for key in ["ada", "bob", "eve", "zoe"] {
@@ -206,12 +212,12 @@ async fn of_a_timeout_dict() {
         dict.remove("zoe").await.unwrap();
         dict.clear().await.unwrap();
     };
-    are_exact(&["TimeoutDict"], "~fleeting:*", async |client| {
+    assert_exact(&["TimeoutDict"], "~fleeting:*", async |client| {
         let builder = TimeoutDict::builder(client, "d").max_attempts(2);
         use_dict(&builder.build().unwrap()).await;
     })
     .await;
-    are_exact(&["TimeoutDict", "its compat"], "allkeys", async |client| {
+    assert_exact(&["TimeoutDict", "its compat"], "allkeys", async |client| {
         let builder = TimeoutDict::builder(client, "d").max_attempts(2);
         use_dict(&builder.build().unwrap()).await;
         use_dict(&TimeoutDict::compat(client, "d")).await;

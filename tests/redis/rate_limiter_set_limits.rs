@@ -1,4 +1,4 @@
-//! Limits that one process changes for all.
+//! `set_limits`: limits that one process changes for all.
 
 use std::time::Duration;
 
@@ -20,47 +20,47 @@ async fn hourly(server: &Server, window: Window, quota: u32) -> RateLimiter<Stri
     builder.limit(Limit::per_hour(quota)).build().unwrap()
 }
 
-/// Waits until it has these limits, and tells how long that took.
-async fn has(limiter: &RateLimiter<String>, limits: &[Limit]) -> Duration {
+/// Waits until the limiter has these limits; returns the time that this took.
+async fn wait_for_limits(limiter: &RateLimiter<String>, limits: &[Limit]) -> Duration {
     let start = Instant::now();
     let seen = async {
         while *limiter.limits() != *limits {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(60 * SECOND, seen).await.expect("it never sees them");
+    timeout(60 * SECOND, seen).await.expect("the limiter sees the new limits");
     start.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limits_that_one_process_sets_hold_in_all() {
+async fn set_limits_applies_to_all_processes() {
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
         let server = Server::start();
         let (one, other) = (hourly(&server, window, 10).await, hourly(&server, window, 10).await);
         one.check_n("ada", 4).await.unwrap();
         let limits = [Limit::per_hour(6).named("less, \"by\" far"), Limit::per_hour(8).of_bytes()];
         one.set_limits(limits.clone()).await.unwrap();
-        assert_eq!(*one.limits(), limits, "at once");
-        has(&other, &limits).await;
+        assert_eq!(*one.limits(), limits, "the new limits apply to this process immediately");
+        wait_for_limits(&other, &limits).await;
         if window != Window::Gcra {
-            // What was charged stays charged.
+            // Existing charges stay.
             assert_eq!(other.check("ada").await.unwrap().remaining(), 1, "{window:?}");
         }
-        // One that starts later, with what its program says.
+        // A limiter that is built later, with other limits in its builder.
         let late = hourly(&server, window, 10).await;
-        has(&late, &limits).await;
+        wait_for_limits(&late, &limits).await;
         assert!(matches!(late.check_n("bob", 7).await, Err(Error::Limited(_))));
         one.set_limits([Limit::per_hour(100)]).await.unwrap();
         for limiter in [&other, &late] {
-            has(limiter, &[Limit::per_hour(100)]).await;
+            wait_for_limits(limiter, &[Limit::per_hour(100)]).await;
             assert!(limiter.check_n("eve", 40).await.is_ok(), "{window:?}");
         }
     }
 }
 
-/// Of two changes, the second comes right after the other process has looked.
+/// Two changes, of which the second happens right after a poll of the other process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_process_sees_new_limits_within_a_second() {
+async fn set_limits_reaches_other_processes_within_a_second() {
     let server = Server::start();
     let (one, other) =
         (hourly(&server, Window::Log, 10).await, hourly(&server, Window::Log, 10).await);
@@ -68,16 +68,16 @@ async fn another_process_sees_new_limits_within_a_second() {
         for quota in [11, 12] {
             let limits = [Limit::per_hour(quota)];
             one.set_limits(limits.clone()).await.unwrap();
-            let after = has(&other, &limits).await;
+            let after = wait_for_limits(&other, &limits).await;
             assert!(after < SECOND, "{after:?}");
         }
     })
     .await;
 }
 
-/// As in memory, also where a part of the old window is longer than all of the new one.
+/// As in memory, even if a bucket of the old window is longer than the whole new window.
 #[tokio::test]
-async fn a_shorter_window_frees_what_has_left_it() {
+async fn shorter_window_frees_calls_that_have_left_it() {
     let server = Server::start();
     for window in [Window::Log, Window::Buckets(10)] {
         let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
@@ -88,24 +88,23 @@ async fn a_shorter_window_frees_what_has_left_it() {
             limiter.check("ada").await.unwrap();
             limiter.check_with("bob", &limits[..1]).await.unwrap();
         }
-        // The first call alone is not enough.
+        // It is not sufficient that the first call leaves the window.
         limiter.set_limits([Limit::per_second(1), Limit::per_minute(9)]).await.unwrap();
         for key in ["ada", "bob"] {
-            let plan = &limiter.limits()[..if key == "bob" { 1 } else { 2 }];
-            let state = limiter.peek_with(key, plan).await.unwrap();
+            let limits = &limiter.limits()[..if key == "bob" { 1 } else { 2 }];
+            let state = limiter.peek_with(key, limits).await.unwrap();
             assert!(state.retry_after() < 2 * SECOND, "{window:?} {key}: {state:?}");
             sleep(state.retry_after()).await;
-            let permit = limiter.check_with(key, plan).await.unwrap();
+            let permit = limiter.check_with(key, limits).await.unwrap();
             permit.refund().await.unwrap();
         }
         let left = limiter.peek("ada").await.unwrap().standings()[1].remaining();
-        assert_eq!(left, 6, "what was charged stays charged: {window:?}");
+        assert_eq!(left, 6, "existing charges stay: {window:?}");
     }
 }
 
-/// What was denied by the old limits is not repeated by the new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_that_is_remembered_ends_with_the_limits() {
+async fn set_limits_ends_cached_denials() {
     let server = Server::start();
     let limiter = hourly(&server, Window::Log, 2).await;
     limiter.check_n("ada", 2).await.unwrap();
@@ -118,14 +117,14 @@ async fn a_denial_that_is_remembered_ends_with_the_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_in_a_process_waits_by_the_new_limits() {
+async fn set_limits_applies_to_waiters() {
     let server = Server::start();
     let limiter = hourly(&server, Window::Log, 5).await;
     limiter.check_n("ada", 5).await.unwrap();
     let wait = |cost| {
         let limiter = limiter.clone();
         let mut waits = Box::pin(async move { limiter.until_ready_n("ada", cost).await });
-        // In line from its first poll on: spawned, either may come first.
+        // Polled before the spawn, since a waiter joins the queue at its first poll.
         assert!((&mut waits).now_or_never().is_none());
         tokio::spawn(waits)
     };
@@ -133,19 +132,19 @@ async fn who_waits_in_a_process_waits_by_the_new_limits() {
     sleep(Duration::from_millis(100)).await;
     assert!(!head.is_finished() && !behind.is_finished());
     limiter.set_limits([Limit::per_hour(9)]).await.unwrap();
-    let permit = timeout(60 * SECOND, head).await.expect("it is woken").unwrap();
+    let permit = timeout(60 * SECOND, head).await.expect("the waiter is woken").unwrap();
     assert_eq!(permit.unwrap().remaining(), 0);
     limiter.set_limits([Limit::per_hour(1)]).await.unwrap();
-    let told = timeout(60 * SECOND, behind).await.expect("it is woken").unwrap();
-    assert_eq!(limited(told).ready_at(), None, "it can never pass");
+    let denied = timeout(60 * SECOND, behind).await.expect("the waiter is woken").unwrap();
+    assert_eq!(limited(denied).ready_at(), None, "a cost above the quota can never pass");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_have_put_in_their_place_changes_nothing() {
+async fn invalid_limits_on_the_server_are_ignored() {
     let server = Server::start();
     let limiter = hourly(&server, Window::Log, 5).await;
     let mut plain = server.plain().await;
-    for nonsense in [
+    for invalid in [
         "",
         "hello",
         "[]",
@@ -155,17 +154,17 @@ async fn what_others_have_put_in_their_place_changes_nothing() {
         "[[1,1,null,\"apples\"]]",
         "[[1,1,null],[0,1,null]]",
     ] {
-        let () = plain.set("fleeting:limit1:changes:{}:limits", nonsense).await.unwrap();
+        let () = plain.set("fleeting:limit1:changes:{}:limits", invalid).await.unwrap();
         sleep(Duration::from_millis(500)).await;
-        assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{nonsense:?}");
+        assert_eq!(*limiter.limits(), [Limit::per_hour(5)], "{invalid:?}");
     }
     let () =
         plain.set("fleeting:limit1:changes:{}:limits", "[[7,1000000000,\"own\"]]").await.unwrap();
-    has(&limiter, &[Limit::per_second(7).named("own")]).await;
+    wait_for_limits(&limiter, &[Limit::per_second(7).named("own")]).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_changes_nothing() {
+async fn set_limits_without_a_server_changes_nothing() {
     let mut server = Server::start();
     let limiter = hourly(&server, Window::Log, 5).await;
     limiter.check("ada").await.unwrap();
@@ -174,9 +173,9 @@ async fn a_server_that_is_away_changes_nothing() {
     assert_eq!(*limiter.limits(), [Limit::per_hour(5)]);
 }
 
-/// As in memory: what a call turns out to have cost is charged as the limits count that hold by then.
+/// As in memory: `settle` charges under the limits that apply when it is called.
 #[tokio::test]
-async fn a_debt_is_counted_by_the_limits_that_hold() {
+async fn settle_charges_under_the_current_limits() {
     let server = Server::start();
     for (window, left) in [(Window::Log, 49), (Window::Buckets(10), 49), (Window::Gcra, 40)] {
         let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);

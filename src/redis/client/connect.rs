@@ -1,4 +1,4 @@
-//! How a connection is made: what its socket is set to, who logs in, and in which protocol.
+//! Making of connections: socket options, TLS, login, and the version of the protocol.
 
 use std::{
     sync::{
@@ -15,70 +15,74 @@ use ::redis::{
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
-use super::feed::Feed;
+use super::invalidations::Invalidations;
 
-/// So many commands wait to be sent before callers have to. With the client library's own fifty, callers
-/// wait for each other where there are more of them.
+/// Capacity of a connection's queue of commands to be sent; beyond it, callers wait for each other. The default of the
+/// client library, 50, is below the number of concurrent callers to be expected.
 const PIPELINE_BUFFER: usize = 1_024;
 
-/// After this the kernel asks a peer that says nothing whether it is there, and how often then: what is dead and
-/// idle is noticed before it is needed.
+/// Idle time after which the kernel probes a silent peer, and the interval of its probes: a lost idle connection is
+/// noticed before it is needed.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
 
-/// After this the kernel gives up what is not acknowledged: it would send it anew for a quarter of an hour.
+/// Time after which the kernel gives up on unacknowledged data. By default it retransmits for about a quarter of an
+/// hour.
 #[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// As good as for ever: no server counts further, nor does an `Instant`.
-pub(in crate::redis) const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+/// Longest duration that settings may have, a century: longer ones could overflow an `Instant` or the server's
+/// counters.
+pub(in crate::redis) const MAX_DURATION: Duration = Duration::from_secs(100 * 366 * 86_400);
 
-/// The settings that all connections of a client have in common.
-pub(super) struct Dial {
-    /// For all that it takes until a connection can be used; not more than [`LONGEST`].
+/// Connection settings of a client, shared by all its connections.
+pub(super) struct Connector {
+    /// Timeout of an attempt, until the connection can be used; at most [`MAX_DURATION`].
     pub(super) timeout: Duration,
     authority: Option<Vec<u8>>,
     login: Arc<Login>,
-    /// Who is told of changes, by each connection to a server that holds keys.
-    feed: Option<Arc<Feed>>,
+    /// Receiver of changed keys, from every connection to a server that holds keys.
+    invalidations: Option<Arc<Invalidations>>,
 }
 
 #[derive(Default)]
 struct Login {
-    /// In place of what the URLs say.
+    /// Username and password that replace those of the URLs.
     credentials: Mutex<Option<(Option<String>, String)>>,
-    /// Of the credentials: what was made with older ones is made anew.
+    /// Version of the credentials: connections that were made with older ones are renewed.
     version: AtomicU64,
 }
 
 /// A connection that was just made.
-pub(super) struct Dialled {
+pub(super) struct NewConnection {
     pub(super) connection: MultiplexedConnection,
-    /// Whether pushes can come by it.
+    /// True if the connection can carry pushes.
     is_resp3: bool,
-    /// Whether the feed is told of changes by it.
-    pub(super) is_told: bool,
+    /// True if the server reports changed keys on it.
+    pub(super) is_tracking: bool,
 }
 
-impl Dial {
+impl Connector {
     pub(super) fn new(timeout: Duration, authority: Option<Vec<u8>>) -> Self {
-        let timeout = timeout.min(LONGEST);
-        Self { timeout, authority, login: Arc::default(), feed: None }
+        let timeout = timeout.min(MAX_DURATION);
+        Self { timeout, authority, login: Arc::default(), invalidations: None }
     }
 
-    /// The same, by whose connections `feed` is told of changes.
-    pub(super) fn telling(&self, feed: Arc<Feed>) -> Self {
+    /// Returns a connector with the same settings, whose connections report changed keys to `invalidations`.
+    pub(super) fn with_tracking(&self, invalidations: Arc<Invalidations>) -> Self {
         let (authority, login) = (self.authority.clone(), self.login.clone());
-        Self { timeout: self.timeout, authority, login, feed: Some(feed) }
+        Self { timeout: self.timeout, authority, login, invalidations: Some(invalidations) }
     }
 
-    pub(super) fn feed(&self) -> Option<&Arc<Feed>> {
-        self.feed.as_ref()
+    pub(super) fn invalidations(&self) -> Option<&Arc<Invalidations>> {
+        self.invalidations.as_ref()
     }
 
-    /// A connection is not used any more, and nobody is given it from now on.
-    pub(super) fn is_left(&self) {
-        if let Some(feed) = &self.feed {
-            feed.fall_all();
+    /// Invalidates all keys, because a connection is not used any more: changes may have been missed.
+    ///
+    /// To be called when no caller can obtain that connection any more.
+    pub(super) fn on_connection_retired(&self) {
+        if let Some(invalidations) = &self.invalidations {
+            invalidations.invalidate_all();
         }
     }
 
@@ -88,17 +92,18 @@ impl Dial {
         self.login.version.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn version(&self) -> u64 {
+    pub(super) fn credentials_version(&self) -> u64 {
         self.login.version.load(Relaxed)
     }
 
-    /// Connects to a server that holds keys. `on_end` is called when the connection ends by itself, where the server
-    /// speaks RESP3.
-    pub(super) async fn server(
+    /// Connects to a server that holds keys.
+    ///
+    /// `on_end` is called when the connection ends by itself, if the server supports RESP3.
+    pub(super) async fn connect_to_server(
         &self,
         to: &ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<Dialled> {
+    ) -> RedisResult<NewConnection> {
         let mut settings = to.redis_settings().clone();
         let given = self.login.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((username, password)) = given {
@@ -107,30 +112,30 @@ impl Dial {
                 settings = settings.set_username(username);
             }
         }
-        let mut dialled = self.connect(to.clone().set_redis_settings(settings), on_end).await?;
-        if let Some(feed) = &self.feed {
-            dialled.is_told = dialled.tell(feed).await?;
+        let mut connection = self.connect(to.clone().set_redis_settings(settings), on_end).await?;
+        if let Some(invalidations) = &self.invalidations {
+            connection.is_tracking = connection.enable_tracking(invalidations).await?;
         }
-        Ok(dialled)
+        Ok(connection)
     }
 
-    /// Connects as the URL says.
+    /// Connects with the login and protocol of the URL. Falls back to RESP2 if the server refuses RESP3.
     pub(super) async fn connect(
         &self,
         to: ConnectionInfo,
         on_end: impl Fn() + Clone + Send + Sync + 'static,
-    ) -> RedisResult<Dialled> {
+    ) -> RedisResult<NewConnection> {
         let settings = to.redis_settings().clone();
         if settings.protocol() == ProtocolVersion::RESP2 {
             let connection = self.open(to, AsyncConnectionConfig::new()).await?;
-            return Ok(Dialled { connection, is_resp3: false, is_told: false });
+            return Ok(NewConnection { connection, is_resp3: false, is_tracking: false });
         }
-        // Only in RESP3 the library tells of it.
-        let feed = self.feed.clone();
+        // The client library reports disconnections only with RESP3.
+        let invalidations = self.invalidations.clone();
         let config = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            match (push.kind, &feed) {
+            match (push.kind, &invalidations) {
                 (PushKind::Disconnection, _) => on_end(),
-                (PushKind::Invalidate, Some(feed)) => feed.tell(&push.data),
+                (PushKind::Invalidate, Some(invalidations)) => invalidations.on_push(&push.data),
                 _ => {}
             }
             Ok::<(), ()>(())
@@ -143,7 +148,7 @@ impl Dial {
             }
             answer => (answer?, true),
         };
-        Ok(Dialled { connection, is_resp3, is_told: false })
+        Ok(NewConnection { connection, is_resp3, is_tracking: false })
     }
 
     async fn open(
@@ -160,7 +165,7 @@ impl Dial {
             }
             _ => Client::open(to),
         };
-        // Whoever waits has a time of his own.
+        // No timeouts in the library: each caller has its own.
         let config = config
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -169,19 +174,20 @@ impl Dial {
     }
 }
 
-impl Dialled {
-    /// Has the server tell of changes; whether it does from now on.
-    async fn tell(&mut self, feed: &Feed) -> RedisResult<bool> {
+impl NewConnection {
+    /// Makes the server report changed keys. Returns whether it does.
+    async fn enable_tracking(&mut self, invalidations: &Invalidations) -> RedisResult<bool> {
         if !self.is_resp3 {
-            // It would promise to, and have no way.
-            feed.refused(&"RESP2 was spoken");
+            // The server would accept the command, but cannot send pushes over RESP2.
+            invalidations.tracking_refused(&"the connection uses RESP2");
             return Ok(false);
         }
-        match feed.track().exec_async(&mut self.connection).await {
+        match invalidations.tracking_command().exec_async(&mut self.connection).await {
             Ok(()) => Ok(true),
-            // It knows no such command, or this user may not ask for it. Anything else is over soon.
+            // The command is unknown, or the user has no right to it: permanent. Other errors are temporary and fail
+            // the attempt.
             Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {
-                feed.refused(&error);
+                invalidations.tracking_refused(&error);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -189,7 +195,7 @@ impl Dialled {
     }
 }
 
-/// Whether a server, or what stands before it, knows no `HELLO`.
+/// Returns whether the error means that a server, or a proxy in front of it, does not support `HELLO`.
 fn refuses_resp3(error: &RedisError) -> bool {
     let is_about_hello = || {
         let detail = error.detail().unwrap_or_default();
@@ -197,7 +203,7 @@ fn refuses_resp3(error: &RedisError) -> bool {
     };
     match error.code() {
         Some("NOPROTO") => true,
-        // It is known, and wants a password.
+        // `HELLO` is supported, and its login failed: the text mentions it too.
         Some("NOAUTH" | "WRONGPASS") => false,
         Some(_) => is_about_hello(),
         None => error.kind() == ErrorKind::RESP3NotSupported,
@@ -210,6 +216,6 @@ fn tcp_settings() -> TcpSettings {
         .set_nodelay(true)
         .set_keepalive(TcpKeepalive::new().with_time(idle).with_interval(interval));
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(UNACKNOWLEDGED);
+    let settings = settings.set_user_timeout(TCP_USER_TIMEOUT);
     settings
 }

@@ -1,4 +1,4 @@
-//! Who waits for a key of a limiter on Redis: who is not polled, how many, how long, and what is counted.
+//! Waiting for a key of a limiter on Redis: the queue, its bound, early denials, jitter and statistics.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::{clock::ms, servers::Server};
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn limiter(server: &Server, limit: Limit) -> RateLimiter<String> {
-    strict(&client(server).await, "lines").limit(limit).build().unwrap()
+    strict(&client(server).await, "waiting").limit(limit).build().unwrap()
 }
 
-/// In real time, as the server's is: so it says only what comes when it is not in time.
+/// The server has a real clock, so the test asserts the order of the calls and no times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_no_longer_polled_holds_up_the_others_for_a_while() {
+async fn waiter_that_is_not_polled_delays_the_others_only_for_a_while() {
     let server = Server::start();
     let limiter = limiter(&server, Limit::new(1, ms(300))).await;
     limiter.check("ada").await.unwrap();
-    let mut kept = task::spawn(limiter.until_ready("ada"));
-    // It asks, and is told to wait; then it is left alone.
+    let mut unpolled = task::spawn(limiter.until_ready("ada"));
+    // It checks and is denied; after that it is not polled any more.
     for _ in 0..20 {
-        assert_pending!(kept.poll());
+        assert_pending!(unpolled.poll());
         sleep(ms(10)).await;
     }
     let others = (0..2).map(|_| {
@@ -37,17 +37,25 @@ async fn one_that_is_no_longer_polled_holds_up_the_others_for_a_while() {
         tokio::spawn(async move { limiter.until_ready("ada").await.map(drop) })
     });
     for other in others.collect::<Vec<_>>() {
-        timeout(MINUTE, other).await.expect("it goes first").unwrap().unwrap();
+        timeout(MINUTE, other)
+            .await
+            .expect("the waiters behind are admitted first")
+            .unwrap()
+            .unwrap();
     }
-    timeout(MINUTE, kept).await.expect("it has its turn, too").unwrap();
+    timeout(MINUTE, unpolled)
+        .await
+        .expect("the waiter is admitted when it is polled again")
+        .unwrap();
     assert_eq!(limiter.stats().admitted, 4);
     assert_eq!(limiter.stats().waited, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_wait_than_may() {
+async fn max_waiting_denies_further_callers() {
     let server = Server::start();
-    let builder = strict(&client(&server).await, "lines").limit(Limit::per_hour(1).named("hourly"));
+    let builder =
+        strict(&client(&server).await, "waiting").limit(Limit::per_hour(1).named("hourly"));
     let limiter = builder.max_waiting(2).build().unwrap();
     limiter.check("ada").await.unwrap();
     let wait = || {
@@ -57,19 +65,19 @@ async fn no_more_wait_than_may() {
     let waiting = [wait(), wait()];
     sleep(ms(100)).await;
     let start = Instant::now();
-    let told = limited(limiter.until_ready_within("ada", 120 * MINUTE).await);
-    assert!(told.retry_after() > 59 * MINUTE && start.elapsed() < MINUTE, "{told:?}");
+    let denied = limited(limiter.until_ready_within("ada", 120 * MINUTE).await);
+    assert!(denied.retry_after() > 59 * MINUTE && start.elapsed() < MINUTE, "{denied:?}");
     assert_eq!(limiter.denials(), [(Limit::per_hour(1).named("hourly"), 1)]);
-    assert_eq!(limiter.stats().denied, 1, "who waits was denied nothing");
-    // What could never pass, or costs nothing, waits for nobody.
+    assert_eq!(limiter.stats().denied, 1, "waiters do not count as denied");
+    // A cost of 0, and one that can never pass, are decided without waiting.
     limiter.until_ready_n("ada", 0).await.unwrap();
     assert!(matches!(limiter.until_ready_n("ada", 2).await, Err(Error::Limited(_))));
     waiting.into_iter().for_each(|task| task.abort());
 }
 
-/// As in memory: so no more wait for a key than may pass in time.
+/// As in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_can_not_pass_in_time_behind_others_knows_at_once() {
+async fn until_ready_within_denies_immediately_if_the_queue_ahead_is_too_long() {
     let server = Server::start();
     for window in [Window::Log, Window::Buckets(10), Window::Gcra] {
         let builder = strict(&client(&server).await, &format!("{window:?}")).window(window);
@@ -80,28 +88,28 @@ async fn who_can_not_pass_in_time_behind_others_knows_at_once() {
             tokio::spawn(async move { limiter.until_ready_n("ada", cost).await.map(drop) })
         };
         let mut waiting = vec![wait(2)];
-        // The head has asked.
+        // Time for the check of the head.
         sleep(ms(300)).await;
         for _ in 0..2 {
             waiting.push(wait(2));
             sleep(ms(50)).await;
         }
-        // Behind four units, as many as two hours let pass; by GCRA, two of them may pass at once.
+        // The units ahead take two hours; with GCRA, two of them may pass immediately.
         let least = if window == Window::Gcra { 90 } else { 120 };
-        let hasty = limiter.until_ready_within("ada", (least - 1) * MINUTE);
-        let told = limited(timeout(MINUTE, hasty).await.expect("it is clear at once"));
-        assert!(told.retry_after() > (least - 1) * MINUTE, "{window:?}: {told:?}");
-        let patient = limiter.until_ready_within("ada", (least + 1) * MINUTE);
-        let patient = timeout(ms(300), patient).await;
-        assert!(patient.is_err(), "it may pass: {window:?}");
+        let short = limiter.until_ready_within("ada", (least - 1) * MINUTE);
+        let denied = limited(timeout(MINUTE, short).await.expect("the denial is immediate"));
+        assert!(denied.retry_after() > (least - 1) * MINUTE, "{window:?}: {denied:?}");
+        let long = limiter.until_ready_within("ada", (least + 1) * MINUTE);
+        let waited = timeout(ms(300), long).await;
+        assert!(waited.is_err(), "{window:?}: a call that may pass in time was denied");
         waiting.into_iter().for_each(|task| task.abort());
     }
 }
 
-/// Of a call of several units, too, of which some have room.
+/// With a cost of several units too, some of which would fit.
 #[cfg(feature = "axum")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_sent_away_is_told_when_a_call_of_its_cost_passes() {
+async fn retry_after_of_a_full_queue_is_the_wait_for_the_cost_of_the_call() {
     use axum::{Router, body::Body, http::Request, routing::get};
     use tower::ServiceExt;
 
@@ -123,13 +131,13 @@ async fn who_is_sent_away_is_told_when_a_call_of_its_cost_passes() {
         let answer = app.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(answer.status(), 429);
         let wait: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-        // One unit by GCRA; the oldest call by the others.
+        // With GCRA one unit has to leak; otherwise the oldest call has to leave the window.
         let least = if window == Window::Gcra { 600 } else { 3_500 };
         assert!((least..=3_600).contains(&wait), "{window:?}: {wait}");
         let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
         let names = r#""violated-policies":["hourly","minute"]"#;
         assert!(String::from_utf8_lossy(&body).contains(names), "{window:?}: {body:?}");
-        // Who is held to no limits waits for nobody.
+        // A request without limits does not wait.
         let free = layer.limits(|_, _| Some([].into()));
         let app = Router::new().route("/", get("hello")).layer(free);
         let answer = timeout(MINUTE, app.oneshot(Request::new(Body::empty()))).await.unwrap();
@@ -138,14 +146,14 @@ async fn who_is_sent_away_is_told_when_a_call_of_its_cost_passes() {
     }
 }
 
-/// Who waits behind others, while the server is away, is told what the policy says, and not that it is away.
+/// A waiter in the queue gets the decision of the policy, not the error of the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_without_a_server_ends_by_the_policy() {
+async fn on_error_decides_waits_while_the_server_fails() {
     let mut server = Server::start();
     let client = client(&server).await;
     server.kill();
     for policy in [OnError::Local, OnError::Deny, OnError::Allow] {
-        let builder = RateLimiter::<String>::builder(&client, "lines").on_error(policy);
+        let builder = RateLimiter::<String>::builder(&client, "waiting").on_error(policy);
         let limiter = builder.limit(Limit::per_hour(1)).max_waiting(1).build().unwrap();
         let first = limiter.check("ada").await;
         assert_eq!(first.is_err(), policy == OnError::Deny);
@@ -154,23 +162,23 @@ async fn a_wait_without_a_server_ends_by_the_policy() {
             async move { limiter.until_ready("ada").await.map(drop) }
         });
         sleep(ms(300)).await;
-        let told = limiter.until_ready_within("ada", 120 * MINUTE).await;
+        let outcome = limiter.until_ready_within("ada", 120 * MINUTE).await;
         match policy {
             OnError::Local => {
-                assert!(limited(told).retry_after() > 59 * MINUTE);
+                assert!(limited(outcome).retry_after() > 59 * MINUTE);
                 assert!(!head.is_finished());
             }
-            OnError::Deny => assert!(told.is_err_and(|error| error.is_temporary())),
-            _ => assert!(told.is_ok()),
+            OnError::Deny => assert!(outcome.is_err_and(|error| error.is_temporary())),
+            _ => assert!(outcome.is_ok()),
         }
         head.abort();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_is_longer_by_a_random_time() {
+async fn jitter_adds_a_random_delay_to_waits() {
     let server = Server::start();
-    let builder = strict(&client(&server).await, "lines").limit(Limit::new(1, ms(100)));
+    let builder = strict(&client(&server).await, "waiting").limit(Limit::new(1, ms(100)));
     let limiter = builder.jitter(ms(1_000)).build().unwrap();
     let wait = |key: u32| {
         let limiter = limiter.clone();
@@ -186,13 +194,13 @@ async fn a_wait_is_longer_by_a_random_time() {
         passed.push(task.await.unwrap());
     }
     let spread = *passed.iter().max().unwrap() - *passed.iter().min().unwrap();
-    assert!(spread > ms(300), "20 within {spread:?}");
+    assert!(spread > ms(300), "all 20 waits ended within {spread:?}");
     assert_eq!(limiter.stats().waited, 20);
 }
 
 #[cfg(feature = "axum")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layer_tells_of_its_decisions_and_counts_what_it_let_pass() {
+async fn on_decision_reports_and_stats_count_shadowed_requests() {
     use std::sync::{Arc, Mutex};
 
     use axum::{Router, body::Body, http::Request, routing::get};
@@ -200,8 +208,8 @@ async fn a_layer_tells_of_its_decisions_and_counts_what_it_let_pass() {
 
     let server = Server::start();
     let limiter = limiter(&server, Limit::per_hour(1).named("hourly")).await;
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let log = told.clone();
+    let decisions = Arc::new(Mutex::new(Vec::new()));
+    let log = decisions.clone();
     let layer = RateLimitLayer::new(limiter.clone(), |_| Some("ada".to_owned()))
         .partition_key(|key| key.clone())
         .limits_by_key(MINUTE, async |_| None)
@@ -222,6 +230,6 @@ async fn a_layer_tells_of_its_decisions_and_counts_what_it_let_pass() {
         let expected = "\"hourly\";q=1;w=3600;pk=:YWRh:";
         assert!(policy.is_none_or(|policy| policy == expected), "{policy:?}");
     }
-    assert_eq!(*told.lock().unwrap(), ["allowed", "denied", "shadowed"]);
+    assert_eq!(*decisions.lock().unwrap(), ["allowed", "denied", "shadowed"]);
     assert_eq!((limiter.stats().denied, limiter.stats().shadowed), (2, 1));
 }

@@ -1,5 +1,4 @@
-//! The layouts of the originals, shared with their programs: these send here the plain commands that theirs
-//! send.
+//! `compat`: data shared with programs of the original implementations, whose commands the tests send.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +32,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// The original class, command by command.
+/// The original class, as the commands that it sends.
 struct Original(MultiplexedConnection);
 
 impl Original {
@@ -92,7 +91,7 @@ async fn both(server: &Server) -> (Original, Client) {
 }
 
 #[tokio::test]
-async fn what_the_original_sets_is_read_and_taken_here() {
+async fn compat_dict_reads_and_takes_entries_of_the_original() {
     in_time(async || {
         let server = Server::start();
         let (mut original, client) = both(&server).await;
@@ -114,16 +113,13 @@ async fn what_the_original_sets_is_read_and_taken_here() {
         let claim = dict.next_claim(LONG).await.unwrap();
         assert_eq!(claim.value(), &bob);
         assert!(claim.ack().await.unwrap());
-        assert!(
-            original.ask::<Vec<String>>(&["KEYS", "*"]).await.is_empty(),
-            "nothing is left behind"
-        );
+        assert!(original.ask::<Vec<String>>(&["KEYS", "*"]).await.is_empty(), "keys are left over");
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_is_set_here_is_read_and_taken_by_the_original() {
+async fn original_reads_and_takes_entries_of_the_compat_dict() {
     let server = Server::start();
     let (mut original, client) = both(&server).await;
     let dict: TimeoutDict<String, Login> = TimeoutDict::compat(&client, SET);
@@ -133,11 +129,11 @@ async fn what_is_set_here_is_read_and_taken_by_the_original() {
     assert_eq!(original.get_data("a").await, fields(&[("user", "Ada")]));
     let score: f64 = original.ask(&["ZSCORE", SET, "b"]).await;
     assert!((score - now() - 60.0).abs() < 2.0, "{score}");
-    // It counts in whole seconds.
+    // The original counts whole seconds.
     sleep(1_050 * MILLI).await;
     assert_eq!(original.get_expired(100).await, [fields(&[("user", "Ada")])]);
     assert_eq!(dict.get("a").await.unwrap(), None);
-    // The whole value is replaced, where the original merges.
+    // The whole value is replaced, while the original merges fields.
     let seen = Login { user: "Bob".into(), from: Some("::1".into()) };
     original.set_data("b", &fields(&[("from", "::1")]), 60).await;
     assert_eq!(dict.set("b".into(), login("Bea"), LONG).await.unwrap(), Some(seen));
@@ -147,7 +143,7 @@ async fn what_is_set_here_is_read_and_taken_by_the_original() {
 }
 
 #[tokio::test]
-async fn a_deadline_is_taken_away_on_either_side() {
+async fn remove_timeout_works_on_either_side() {
     let server = Server::start();
     let (mut original, client) = both(&server).await;
     let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
@@ -157,7 +153,7 @@ async fn a_deadline_is_taken_away_on_either_side() {
     assert_eq!(dict.take_expired(9).await.unwrap(), []);
     assert_eq!((dict.get("a").await.unwrap(), dict.len().await.unwrap()), (Some(data.clone()), 0));
     assert_eq!(dict.ttl("a").await.unwrap(), Ttl::Persistent);
-    assert!(!dict.remove_timeout("a").await.unwrap(), "it has none");
+    assert!(!dict.remove_timeout("a").await.unwrap(), "the entry has no timeout");
     assert!(dict.set_timeout("a", Duration::ZERO).await.unwrap());
     assert!(dict.remove_timeout("a").await.unwrap());
     sleep(1_050 * MILLI).await;
@@ -168,7 +164,7 @@ async fn a_deadline_is_taken_away_on_either_side() {
 }
 
 #[tokio::test]
-async fn the_original_does_not_see_what_is_lent_and_makes_claims_void() {
+async fn claimed_entry_is_hidden_from_the_original_whose_writes_void_the_claim() {
     in_time(async || {
         let server = Server::start();
         let (mut original, client) = both(&server).await;
@@ -176,10 +172,12 @@ async fn the_original_does_not_see_what_is_lent_and_makes_claims_void() {
         let (old, new) = (fields(&[("n", "1")]), fields(&[("n", "2")]));
         original.set_data("a", &old, -5).await;
         let mut claim = dict.next_claim(LONG).await.unwrap();
-        assert!(original.get_expired(9).await.is_empty(), "it is lent");
-        let Ttl::Remaining(left) = dict.ttl("a").await.unwrap() else { panic!("it has one") };
-        assert!(left > LONG - LONG / 6 && left <= LONG, "that of the lease: {left:?}");
-        // Given back, it comes again in about a second, each time.
+        assert!(original.get_expired(9).await.is_empty(), "the entry is claimed");
+        let Ttl::Remaining(left) = dict.ttl("a").await.unwrap() else {
+            panic!("the entry has a deadline")
+        };
+        assert!(left > LONG - LONG / 6 && left <= LONG, "not the end of the lease: {left:?}");
+        // A dropped claim makes the entry due again after about a second, each time.
         for _ in 0..2 {
             let lent: f64 = original.ask(&["ZSCORE", SET, "a"]).await;
             assert_eq!(claim.attempts(), 1);
@@ -190,18 +188,18 @@ async fn the_original_does_not_see_what_is_lent_and_makes_claims_void() {
             claim = dict.next_claim(LONG).await.unwrap();
         }
         assert!(claim.retry_in(Duration::ZERO).await.unwrap());
-        // However often it fails.
+        // Regardless of the number of failures.
         assert_eq!((dict.dead_len().await.unwrap(), dict.take_dead(9).await.unwrap()), (0, vec![]));
         assert!(!dict.revive("a", Duration::ZERO).await.unwrap());
 
-        // The original sets another value.
+        // A write of the original voids the claim.
         let claim = dict.next_claim(LONG).await.unwrap();
         original.set_data("a", &new, 30).await;
         assert!(!claim.extend(LONG).await.unwrap());
         assert!(!claim.ack().await.unwrap());
         assert_eq!(dict.get("a").await.unwrap(), Some(new.clone()));
 
-        // It removes the entry, and sets one anew.
+        // So does a removal, even if the entry is set again.
         dict.set_timeout("a", Duration::ZERO).await.unwrap();
         let claim = dict.next_claim(LONG).await.unwrap();
         original.remove_data("a").await;
@@ -215,7 +213,7 @@ async fn the_original_does_not_see_what_is_lent_and_makes_claims_void() {
 }
 
 #[tokio::test]
-async fn only_hashes_of_strings_are_values_there() {
+async fn compat_values_are_hashes_of_strings() {
     let server = Server::start();
     let (mut original, client) = both(&server).await;
     let numbers: TimeoutDict<String, u32> = TimeoutDict::compat(&client, SET);
@@ -226,7 +224,7 @@ async fn only_hashes_of_strings_are_values_there() {
         let error = dict.set("a".into(), map, LONG).await.unwrap_err();
         assert!(matches!(error, Error::Encode(_)), "{error:?}");
     }
-    // What does not decode stays, and comes again in a while.
+    // An entry that cannot be decoded stays, and is due again later.
     let logins: TimeoutDict<String, Login> = TimeoutDict::compat(&client, SET);
     original.set_data("a", &fields(&[("name", "Ada")]), -2).await;
     original.set_data("b", &fields(&[("user", "Bob")]), -1).await;
@@ -235,9 +233,9 @@ async fn only_hashes_of_strings_are_values_there() {
     original.set_timeout("a", -1).await;
     let error = logins.take_expired(9).await.unwrap_err();
     assert!(matches!(&error, Error::Decode { key, .. } if key == "a"), "{error:?}");
-    assert_eq!(logins.take_expired(9).await.unwrap(), [], "it is hidden");
+    assert_eq!(logins.take_expired(9).await.unwrap(), [], "the entry is not due again yet");
     assert_eq!(original.get_data("a").await, fields(&[("name", "Ada")]));
-    // Of another type.
+    // A value of another type.
     let _: u32 = original.ask(&["DEL", "a"]).await;
     let () = original.ask(&["SET", "a", "theirs"]).await;
     original.set_timeout("a", -1).await;
@@ -249,7 +247,7 @@ async fn only_hashes_of_strings_are_values_there() {
 }
 
 #[tokio::test]
-async fn any_string_is_a_key_there_but_the_name_of_the_set() {
+async fn compat_key_is_any_string_except_the_name_of_the_set() {
     let server = Server::start();
     let (mut original, client) = both(&server).await;
     let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
@@ -262,7 +260,7 @@ async fn any_string_is_a_key_there_but_the_name_of_the_set() {
         assert_eq!(original.get_data(key).await, data);
         assert_eq!(dict.remove(key).await.unwrap(), Some(data.clone()));
     }
-    // On an empty dictionary, too, in which there is no such key yet.
+    // In an empty dictionary too, in which the set does not exist yet.
     for keys in [vec![], vec![SET.to_owned()]] {
         let error = dict.set(SET.into(), data.clone(), LONG).await.unwrap_err();
         assert!(matches!(error, Error::Encode(_)), "{error:?}");
@@ -275,7 +273,7 @@ async fn any_string_is_a_key_there_but_the_name_of_the_set() {
 }
 
 #[tokio::test]
-async fn timers_without_data_stay_and_stand_in_nobodys_way() {
+async fn timers_without_data_stay_and_do_not_block_entries() {
     let server = Server::start();
     let (mut original, client) = both(&server).await;
     let dict: TimeoutDict<String, Fields> = TimeoutDict::compat(&client, SET);
@@ -285,14 +283,15 @@ async fn timers_without_data_stay_and_stand_in_nobodys_way() {
     }
     original.set_data("a", &data, -1).await;
     assert_eq!(dict.take_expired(1).await.unwrap(), [("a".to_owned(), data.clone())]);
-    assert_eq!(original.ask::<u32>(&["ZCARD", SET]).await, 50, "they are not ours");
-    // With data, and its deadline, one is an entry.
+    assert_eq!(original.ask::<u32>(&["ZCARD", SET]).await, 50, "timers without data are kept");
+    // With data and a deadline, a timer is an entry.
     original.set_data("none 7", &data, -1).await;
     assert_eq!(dict.take_expired(9).await.unwrap(), [("none 7".to_owned(), data)]);
     assert_eq!(original.ask::<u32>(&["ZCARD", SET]).await, 49);
 }
 
-/// As the article and `ExpiringPriorityQueue` do it: in one MULTI, after the dead.
+/// Sends a command as the article and `ExpiringPriorityQueue` do: in a transaction, after the removal of expired
+/// members.
 async fn article<T: redis::FromRedisValue>(
     server: &Server,
     key: &str,
@@ -308,7 +307,7 @@ async fn article<T: redis::FromRedisValue>(
 }
 
 #[tokio::test]
-async fn an_expiring_set_is_shared_with_the_originals() {
+async fn compat_set_is_shared_with_the_original() {
     let server = Server::start();
     let client = connect(server.url()).await;
     let set: ExpiringSet<String> = ExpiringSet::compat(&client, "here", LONG);
@@ -325,19 +324,19 @@ async fn an_expiring_set_is_shared_with_the_originals() {
     push("c", now()).await;
     assert_eq!(set.elements().await.unwrap(), ["a", "b", "c"]);
     assert_eq!(elements().await, ["\"a\"", "\"b\"", "\"c\""]);
-    // Pushed again, on either side, it moves.
+    // A member that is pushed again moves, on either side.
     push("b", now()).await;
     set.push("a".into()).await.unwrap();
     assert_eq!(set.elements().await.unwrap(), ["c", "b", "a"]);
     let score = article::<f64>(&server, "here", 60.0, &["ZSCORE", "here", "\"a\""]).await;
     assert!((score - now()).abs() < 2.0, "{score}");
-    // What they pop, and what we do.
+    // Pops on either side.
     let popped: (String, f64) = article(&server, "here", 60.0, &["ZPOPMIN", "here"]).await;
     assert_eq!(popped.0, "\"c\"");
     assert_eq!(set.pop().await.unwrap().as_deref(), Some("b"));
     set.extend(["x", "y", "a"].map(String::from)).await.unwrap();
     assert_eq!(elements().await, ["\"x\"", "\"y\"", "\"a\""]);
-    // Their members would go with the key.
+    // The key has no TTL, with which the members of the original would expire.
     let ttl: i64 = article(&server, "here", 60.0, &["TTL", "here"]).await;
     assert_eq!(ttl, -1);
     set.clear().await.unwrap();
@@ -345,7 +344,7 @@ async fn an_expiring_set_is_shared_with_the_originals() {
 }
 
 #[tokio::test]
-async fn scores_of_the_originals_are_kept_to_the_bit() {
+async fn compat_set_preserves_scores_exactly() {
     in_time(async || {
         let server = Server::start();
         let client = connect(server.url()).await;
@@ -362,7 +361,7 @@ async fn scores_of_the_originals_are_kept_to_the_bit() {
         assert_eq!(set.elements().await.unwrap(), [4, 3]);
         assert_eq!(set.remove_range(at..=at).await.unwrap(), 1);
 
-        // They die in time here, too.
+        // Members of the original expire on time too.
         let short: ExpiringSet<u32> = ExpiringSet::compat(&client, "short", ms(300));
         article::<u32>(
             &server,
