@@ -12,6 +12,7 @@ mod event_record;
 mod events;
 mod expiry;
 mod flights;
+mod in_flight_reads;
 mod lease;
 mod loaders;
 mod many;
@@ -19,12 +20,11 @@ mod many;
 mod metrics;
 mod near;
 mod near_reads;
-mod questions;
 mod scan;
+mod shard_hints;
 mod state;
 mod stats;
 mod update;
-mod watch;
 
 use std::{borrow::Borrow, fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 

@@ -20,9 +20,9 @@ use super::{
     },
     commands::Commands,
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    shard_hints::{CHECK_EVERY, Watch},
     state::{BroadcastItem, CacheState, Ring},
     stats::Counters,
-    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Lagged;
 

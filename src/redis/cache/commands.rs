@@ -2,7 +2,7 @@
 //!
 //! 1. A record is a plain string with the server's own TTL, which it does not outlive: reads are plain commands. With
 //!    subscribers (`retention`) what changes is a script, which also keeps what is to be told: see prelude.lua.
-//! 2. A write to a key ends the load of it that is under way (seek.lua): in the same script, or where it lives on for long
+//! 2. A write to a key ends the load of it that is under way (lookup_lease.lua): in the same script, or where it lives on for long
 //!    by being there when that is to be put. So a plain `SET` is enough for most.
 //! 3. Deadlines are in the server's milliseconds. A value is dead from the millisecond of its deadline on,
 //!    and lives no shorter than its TTL and less than a millisecond longer.
@@ -25,7 +25,7 @@ const PRELUDE: &str = include_str!("prelude.lua");
 const SUBSCRIBER_PRELUDE: &str = include_str!("subscriber_prelude.lua");
 
 static WRITE: Script =
-    Script::new([include_str!("write_most.lua"), PRELUDE, include_str!("write.lua")]);
+    Script::new([include_str!("write_fast_path.lua"), PRELUDE, include_str!("write.lua")]);
 static COMPARE_AND_SWAP: Script = Script::new([PRELUDE, include_str!("compare_and_swap.lua")]);
 static EXPIRE: Script = Script::new([PRELUDE, include_str!("expire.lua")]);
 static REMOVE: Script = Script::new([PRELUDE, include_str!("remove.lua")]);
@@ -34,8 +34,8 @@ static GET_MANY: Script = Script::new([include_str!("get_many.lua")]);
 static READ_MANY: Script = Script::new([include_str!("read_many.lua")]);
 static SET_MANY: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("set_many.lua")]);
-static SEEK: Script = Script::new([include_str!("seek.lua")]);
-static HOLD: Script = Script::new([include_str!("hold.lua")]);
+static SEEK: Script = Script::new([include_str!("lookup_lease.lua")]);
+static HOLD: Script = Script::new([include_str!("update_lease.lua")]);
 static PUBLISH: Script =
     Script::new([PRELUDE, include_str!("put.lua"), include_str!("publish.lua")]);
 /// A command that changes a value, which ends the load of its key where it did.

@@ -29,9 +29,9 @@ use super::{
         script::Call,
     },
     event_record::{ClockPair, EventDecoder, EventRecord, StreamEntry},
+    shard_hints::{CHECK_EVERY, Watch},
     state::CacheState,
     stats::Counters,
-    watch::{CHECK_EVERY, Watch},
 };
 use crate::engine::event::Event;
 

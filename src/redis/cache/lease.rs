@@ -36,7 +36,7 @@ pub(super) enum Sought {
     Waits(Option<Vec<u8>>, Duration),
 }
 
-/// What `seek.lua` answers.
+/// What `lookup_lease.lua` answers.
 type SeekReply = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
 
 impl Lease {

@@ -28,7 +28,7 @@ use super::{
     },
     commands::{Commands, MANY},
     flights::same,
-    questions::{Answer, Asker, Key, Questions},
+    in_flight_reads::{Answer, Asker, Key, Questions},
     stats::{Counts, NearStats},
 };
 use crate::{cache::Cache, engine::panics::caught};

@@ -1,7 +1,7 @@
 -- What every script of a cache begins with: the time, and the few ways to change a value and what tells of its end.
 -- Changes nothing by itself.
 --
--- KEYS      for each key that the script is about its record, its shadow and its load (seek.lua), which a write to the
+-- KEYS      for each key that the script is about its record, its shadow and its load (lookup_lease.lua), which a write to the
 --           key ends; then the index and the stream of their shard, and two notes: the soonest deadline of the index with
 --           the time at which the index leaves, and what changes whenever the stream has news
 -- ARGV[1]   for how many milliseconds an expiration waits for its subscribers; empty where there are none

@@ -10,7 +10,7 @@
 
 local key, value, ttl, how = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
--- What write_most.lua has not ended.
+-- What write_fast_path.lua has not ended.
 if till then
     local dead = not replaced and was_known and redis.call('GET', shadow)
     local died = dead and deadline_of(shadow)

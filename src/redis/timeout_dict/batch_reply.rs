@@ -1,4 +1,4 @@
-//! What `lend.lua` answers: one string of MessagePack, since a reply of thousands of parts takes
+//! What `lease.lua` answers: one string of MessagePack, since a reply of thousands of parts takes
 //! both sides longer than all else.
 
 use std::fmt;

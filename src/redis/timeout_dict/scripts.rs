@@ -35,7 +35,7 @@ impl Scripts {
             ttl: Script::new([layout, prelude, include_str!("ttl.lua")]),
             remove: Script::new([layout, prelude, include_str!("remove.lua")]),
             peek_due: Script::new([layout, prelude, include_str!("peek_due.lua")]),
-            lend: Script::new([layout, prelude, include_str!("lend.lua")]),
+            lend: Script::new([layout, prelude, include_str!("lease.lua")]),
             confirm: Script::new([layout, prelude, include_str!("confirm.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
             ack: Script::new([layout, prelude, include_str!("ack.lua")]),

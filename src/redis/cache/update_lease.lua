@@ -1,6 +1,6 @@
 -- Renews the lease of a load, or gives it back; does nothing where it is over, or taken away.
 --
--- KEYS[1]   the load: see seek.lua
+-- KEYS[1]   the load: see lookup_lease.lua
 -- ARGV[1]   the token of who has the lease
 -- ARGV[2]   for how many milliseconds from now; 0 gives it back
 -- ARGV[3]   whose it is from then on
