@@ -20,7 +20,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub use self::builder::ExpiringSetBuilder;
 use self::{
     scores::ScoreUnit,
-    scripts::{ROUND, Scripts, scripts},
+    scripts::{MAX_REMOVED, Scripts, scripts},
 };
 use super::{
     Client, Error, Format,
@@ -139,7 +139,7 @@ impl<T> ExpiringSet<T> {
             let call = self.call(|scripts| &scripts.remove_range).arg(&range);
             let some: usize = call.send_once(&self.state.client).await?;
             removed += some;
-            if some < ROUND {
+            if some < MAX_REMOVED {
                 return Ok(removed);
             }
         }
@@ -175,18 +175,18 @@ where
     /// Moves `member` in, with the server's present as its score.
     #[doc(alias = "ZADD")]
     pub async fn push(&self, member: T) -> Result<(), Error> {
-        self.put([member], None, false).await
+        self.push_all([member], None, false).await
     }
 
     /// Moves `member` in, at `score`: a time of the caller's, so who mixes it with [`push`](Self::push) needs
     /// clocks that agree with the server's.
     pub async fn push_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
-        self.put([member], Some(score), false).await
+        self.push_all([member], Some(score), false).await
     }
 
     /// Moves `member` in, at `score`, in place of all others that are at that very score.
     pub async fn push_unique_at(&self, member: T, score: SystemTime) -> Result<(), Error> {
-        self.put([member], Some(score), true).await
+        self.push_all([member], Some(score), true).await
     }
 
     /// Moves all of `members` in, in their order, with the server's present as their score; nobody sees a part
@@ -200,7 +200,7 @@ where
     ) -> impl Future<Output = Result<(), Error>> {
         // The caller's iterator may be of one thread alone, and the future is to go to any.
         let members: Vec<_> = members.into_iter().collect();
-        async move { self.put(members, None, false).await }
+        async move { self.push_all(members, None, false).await }
     }
 
     /// The members, lowest score first.
@@ -212,12 +212,12 @@ where
     /// The members with these scores, lowest first. A range that is the wrong way round has none.
     #[doc(alias = "ZRANGEBYSCORE")]
     pub async fn range(&self, scores: impl RangeBounds<SystemTime>) -> Result<Vec<T>, Error> {
-        self.first(self.state.unit.range(&scores), -1).await
+        self.read_range(self.state.unit.range(&scores), -1).await
     }
 
     /// The member with the lowest score: the one that dies next.
     pub async fn peek(&self) -> Result<Option<T>, Error> {
-        let first = self.first(self.state.unit.range(&(..)), 1).await?;
+        let first = self.read_range(self.state.unit.range(&(..)), 1).await?;
         Ok(first.into_iter().next())
     }
 
@@ -275,7 +275,7 @@ where
         Ok(self.score(member).await?.is_some())
     }
 
-    async fn put(
+    async fn push_all(
         &self,
         members: impl IntoIterator<Item = T>,
         score: Option<SystemTime>,
@@ -294,7 +294,7 @@ where
     }
 
     /// At most `count` members of a range, lowest first; all with -1.
-    async fn first(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
+    async fn read_range(&self, range: [String; 2], count: i64) -> Result<Vec<T>, Error> {
         let call = self.call(|scripts| &scripts.range).arg(&range).arg(count);
         let members: Vec<Vec<u8>> = call.send_idempotent(&self.state.client.for_batches()).await?;
         members.iter().map(|member| self.decode(member)).collect()

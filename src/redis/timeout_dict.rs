@@ -35,7 +35,7 @@ use super::{Error, script::Call};
 use crate::engine::ttl::Ttl;
 
 /// How many entries `clear.lua` takes out at most: all others wait meanwhile.
-const CLEAR_BATCH: usize = 512;
+const MAX_CLEARED: usize = 512;
 
 /// A map on the server whose entries wait, once their time is over, until somebody takes them: as
 /// [`fleeting::TimeoutDict`](crate::TimeoutDict), for many processes.
@@ -161,11 +161,11 @@ impl<K, V> TimeoutDict<K, V> {
     pub async fn clear(&self) -> Result<(), Error> {
         let shards = self.state.layout.shards().iter().map(async |shard| {
             loop {
-                let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(CLEAR_BATCH);
+                let call = self.state.shard_call(shard, |scripts| &scripts.clear).arg(MAX_CLEARED);
                 // The second time it takes out others, which are to go too.
                 let cleared: Result<usize, _> = call.send_idempotent(&self.state.client).await;
                 match cleared {
-                    Ok(CLEAR_BATCH) => {}
+                    Ok(MAX_CLEARED) => {}
                     Ok(_) => return Ok(()),
                     Err(error) => return Err(self.state.name_wrong_type(error, shard, None).await),
                 }
@@ -287,11 +287,11 @@ where
         let key = self.state.layout.encode_key(key)?;
         let call = self.state.key_call(&key, |scripts| &scripts.remove);
         let removed: Option<(Vec<u8>, Reply)> = self.send_once(&key, call).await?;
-        let Some((was, value)) = removed else { return Ok(None) };
+        let Some((saved, value)) = removed else { return Ok(None) };
         match self.decode(&key, &value) {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
-                let on_drop = OnDrop::PutBack { was };
+                let on_drop = OnDrop::PutBack { saved };
                 Delivery::new(&self.state, key, value, on_drop).send_back().await;
                 Err(error)
             }

@@ -7,8 +7,8 @@
 for at = 2, #ARGV do
     local record, shadow, load = KEYS[3 * at - 5], KEYS[3 * at - 4], KEYS[3 * at - 3]
     if redis.call('TYPE', record).ok == 'string' then
-        settle(ARGV[at], shadow)
+        expire_if_due(ARGV[at], shadow)
         redis.call('UNLINK', record, load)
-        forget(ARGV[at], shadow)
+        unindex(ARGV[at], shadow)
     end
 end

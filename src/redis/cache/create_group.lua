@@ -7,11 +7,11 @@
 -- A stream leaves after a silence, with its groups. So they are also in `groups`, which stays: one that is known and not
 -- on the stream has missed all that is there.
 
-local is_known = redis.call('SADD', groups, ARGV[2]) == 0
-local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], is_known and '0' or '$', 'MKSTREAM')
+local was_known = redis.call('SADD', groups, ARGV[2]) == 0
+local made = redis.pcall('XGROUP', 'CREATE', stream, ARGV[2], was_known and '0' or '$', 'MKSTREAM')
 if made.err then
     return string.find(made.err, 'BUSYGROUP', 1, true) and 0 or made
 end
 -- As with each entry: a stream that nothing is put on would stay for ever.
-redis.call('PEXPIRE', stream, whole(retention))
+redis.call('PEXPIRE', stream, integer(retention))
 return 1

@@ -7,15 +7,15 @@
 -- Returns 1 where it did, of GETEX the value; else nothing.
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local at, was_dead = settle(key, shadow)
-local value = not was_dead and redis.call('GET', record)
+local at, had_expired = expire_if_due(key, shadow)
+local value = not had_expired and redis.call('GET', record)
 if not value then return false end
 local old = at
 if not old then
     local last = redis.call('PEXPIRETIME', record)
     old = last >= 0 and last + 1 or nil
 end
-local new = after(ttl)
+local new = deadline_in(ttl)
 -- To have no deadline is to have an infinite one.
 if how == 'EXTEND' then
     if not old then return false end
@@ -28,15 +28,15 @@ elseif how == 'LT' and not (new and (not old or new < old)) then
     return false
 end
 redis.call('UNLINK', load)
-if new and is_dead(new) then
-    tell(key, value, new)
+if new and has_expired(new) then
+    publish_event(key, value, new)
     redis.call('UNLINK', record)
-    forget(key, shadow)
+    unindex(key, shadow)
 elseif new then
-    redis.call('PEXPIREAT', record, whole(new - 1))
-    shelve(key, shadow, not at and value, new)
+    redis.call('PEXPIREAT', record, integer(new - 1))
+    index_value(key, shadow, not at and value, new)
 else
     redis.call('PERSIST', record)
-    if at then forget(key, shadow) end
+    if at then unindex(key, shadow) end
 end
 return how == 'GETEX' and value or 1

@@ -1,4 +1,4 @@
-//! The keys that a near cache asks its server about: one question a key for all who miss it.
+//! Reads of a near cache that are in flight: one request per key for all callers that miss it.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,103 +13,108 @@ use super::super::{
     client::{Feed, Mark},
 };
 
-/// Of one near cache.
-pub(super) struct Questions<V>(Mutex<Open<V>>);
+/// Reads in flight of one near cache.
+pub(super) struct InFlightReads<V>(Mutex<ReadMap<V>>);
 
-type Open<V> = HashMap<Key, Question<V>>;
+type ReadMap<V> = HashMap<Key, InFlightRead<V>>;
 
 pub(super) type Key = Box<[u8]>;
 
-/// Who comes while its mark stands has the same answer: it is no older than anything that he can know.
-struct Question<V> {
+/// A read that callers may join while its key version is current: its reply is then no older than anything they have
+/// seen.
+struct InFlightRead<V> {
     mark: Mark,
     answer: Answer<V>,
 }
 
-/// An error where who asked is gone.
+/// Answer of a read, shared by its callers. An error if the task that read was cancelled or panicked.
 pub(super) type Answer<V> = Shared<oneshot::Receiver<Arc<Result<Option<V>, Error>>>>;
 
-/// Who asks about a key, for all who wait.
-pub(super) struct Asker<V> {
-    // First, and so dropped first: what was kept can be found by then, and nobody is told who could ask again and join.
-    end: End<V>,
-    tell: oneshot::Sender<Arc<Result<Option<V>, Error>>>,
+/// The caller that sends the request of a key for all callers.
+pub(super) struct ReadLeader<V> {
+    // Declared first, so that it is dropped before `sender`: a caller that is woken by the answer and reads again finds
+    // the cached answer, and cannot join this finished read.
+    entry: RemoveOnDrop<V>,
+    sender: oneshot::Sender<Arc<Result<Option<V>, Error>>>,
 }
 
-/// Nobody waits for a question from then on who has not begun to.
-struct End<V> {
-    questions: Arc<Questions<V>>,
+/// Removes a read when dropped, so that no further caller joins it.
+struct RemoveOnDrop<V> {
+    reads: Arc<InFlightReads<V>>,
     key: Key,
     mark: Mark,
 }
 
-impl<V> Questions<V> {
+impl<V> InFlightReads<V> {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::default()))
     }
 
-    /// Joins the question that is under way, or begins one: then somebody has to ask.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8], feed: &Feed) -> (Answer<V>, Option<Asker<V>>) {
-        let mut open = self.lock();
-        if let Some(question) = open.get(key)
-            && feed.stands(question.mark)
+    /// Joins the read in flight, or starts one. In the second case, the caller gets a [`ReadLeader`] and must send the
+    /// request.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        key: &[u8],
+        feed: &Feed,
+    ) -> (Answer<V>, Option<ReadLeader<V>>) {
+        let mut reads = self.lock();
+        if let Some(read) = reads.get(key)
+            && feed.stands(read.mark)
         {
-            return (question.answer.clone(), None);
+            return (read.answer.clone(), None);
         }
-        // Before the server is asked.
+        // Taken before the request is sent, so that every later change makes it outdated.
         let mark = feed.mark(key);
-        let (tell, answer) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let answer = answer.shared();
         let key: Key = key.into();
-        // What it takes the place of is waited for, and goes on.
-        let old = open.insert(key.clone(), Question { mark, answer: answer.clone() });
-        drop(open);
+        // A replaced read continues for the callers that wait for it.
+        let old = reads.insert(key.clone(), InFlightRead { mark, answer: answer.clone() });
+        drop(reads);
         drop(old);
-        let end = End { questions: self.clone(), key, mark };
-        (answer, Some(Asker { end, tell }))
+        let entry = RemoveOnDrop { reads: self.clone(), key, mark };
+        (answer, Some(ReadLeader { entry, sender }))
     }
 
-    /// Nothing of users runs under it.
-    fn lock(&self) -> MutexGuard<'_, Open<V>> {
+    /// No user code runs under this lock, so that a poisoned one is still consistent.
+    fn lock(&self) -> MutexGuard<'_, ReadMap<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V> Asker<V> {
+impl<V> ReadLeader<V> {
     pub(super) fn key(&self) -> &[u8] {
-        &self.end.key
+        &self.entry.key
     }
 
-    /// As of before the server is asked.
+    /// Returns the key version from before the request.
     pub(super) fn mark(&self) -> Mark {
-        self.end.mark
+        self.entry.mark
     }
 
-    pub(super) fn tell(self, answer: Result<Option<V>, Error>) {
-        drop(self.end);
-        // Nobody may wait any more.
-        let _ = self.tell.send(Arc::new(answer));
+    pub(super) fn send(self, answer: Result<Option<V>, Error>) {
+        drop(self.entry);
+        // All callers may have been dropped.
+        let _ = self.sender.send(Arc::new(answer));
     }
 }
 
-impl<V> AsRef<[u8]> for Asker<V> {
+impl<V> AsRef<[u8]> for ReadLeader<V> {
     fn as_ref(&self) -> &[u8] {
         self.key()
     }
 }
 
-impl<V> Drop for End<V> {
+impl<V> Drop for RemoveOnDrop<V> {
     fn drop(&mut self) {
-        let mut open = self.questions.lock();
-        // Another may have taken its place, as its mark had fallen.
-        let over = match open.entry(std::mem::take(&mut self.key)) {
-            Entry::Occupied(question) if question.get().mark == self.mark => {
-                Some(question.remove_entry())
-            }
+        let mut reads = self.reads.lock();
+        // A newer read may have replaced this one after its key version was invalidated.
+        let finished = match reads.entry(std::mem::take(&mut self.key)) {
+            Entry::Occupied(read) if read.get().mark == self.mark => Some(read.remove_entry()),
             _ => None,
         };
-        drop(open);
-        // It may hold a value.
-        drop(over);
+        drop(reads);
+        // Dropped after unlock, since the answer may hold a value with a `Drop` of the user.
+        drop(finished);
     }
 }

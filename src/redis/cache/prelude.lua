@@ -13,7 +13,8 @@
 -- that scripts need not be.
 
 local record, shadow, load = KEYS[1], KEYS[2], KEYS[3]
-local index, stream, soonest, told = KEYS[#KEYS - 3], KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local index, stream = KEYS[#KEYS - 3], KEYS[#KEYS - 2]
+local earliest_deadline, stream_version = KEYS[#KEYS - 1], KEYS[#KEYS]
 local retention = tonumber(ARGV[1])
 
 -- In milliseconds, with a fraction: rounded, a value would die up to a millisecond too soon or too late.
@@ -21,47 +22,47 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
 -- As a whole number, however large: Lua would write one of more than 14 digits with an exponent.
-local function whole(number)
+local function integer(number)
     return string.format('%d', number)
 end
 
-local function is_dead(deadline)
+local function has_expired(deadline)
     return deadline ~= nil and now >= deadline
 end
 
 -- When what is put now dies; nil without a TTL. The server lets a key live in the millisecond that it names: so
 -- does this, whether there are subscribers or not.
-local function after(ttl)
+local function deadline_in(ttl)
     if not ttl then return nil end
     return math.floor(now) + (ttl == 0 and 0 or ttl + 1)
 end
 
 -- Lets who waits for the stream know that there is news.
-local function ring()
-    redis.call('PEXPIRE', stream, whole(retention))
-    redis.call('SET', told, time[1] .. '.' .. time[2], 'PX', whole(retention))
+local function bump_stream_version()
+    redis.call('PEXPIRE', stream, integer(retention))
+    redis.call('SET', stream_version, time[1] .. '.' .. time[2], 'PX', integer(retention))
 end
 
 -- Puts an expiration on the stream, for which somebody has to ring. What no subscriber came for within the retention
 -- leaves it on the way, and the stream itself where nothing comes for as long.
-local function add(key, value, deadline)
+local function append_event(key, value, deadline)
     local oldest = math.max(0, now - retention)
-    redis.call('XADD', stream, 'MINID', '~', whole(oldest), '*',
-        'key', key, 'value', value, 'deadline', whole(deadline))
+    redis.call('XADD', stream, 'MINID', '~', integer(oldest), '*',
+        'key', key, 'value', value, 'deadline', integer(deadline))
 end
 
-local function tell(key, value, deadline)
+local function publish_event(key, value, deadline)
     if not retention then return end
-    add(key, value, deadline)
-    ring()
+    append_event(key, value, deadline)
+    bump_stream_version()
 end
 
-local function forget(key, shadow)
+local function unindex(key, shadow)
     if not retention then return end
     redis.call('ZREM', index, key)
     redis.call('UNLINK', shadow)
     -- An index that comes again has no time to leave yet.
-    if redis.call('EXISTS', index) == 0 then redis.call('DEL', soonest) end
+    if redis.call('EXISTS', index) == 0 then redis.call('DEL', earliest_deadline) end
 end
 
 -- The deadline that a shadow was put there for.
@@ -70,37 +71,37 @@ local function deadline_of(shadow)
 end
 
 -- Lets the index live for as long as anything in it may be told of, and the note say no later deadline than this.
-local function note(deadline)
+local function update_hint(deadline)
     local last = deadline - 1 + retention
-    local first, till = string.match(redis.call('GET', soonest) or '', '^(%d+) (%d+)$')
-    if first and deadline >= tonumber(first) and last <= tonumber(till) then return end
+    local first, last_ms = string.match(redis.call('GET', earliest_deadline) or '', '^(%d+) (%d+)$')
+    if first and deadline >= tonumber(first) and last <= tonumber(last_ms) then return end
     -- An eighth more, so that most of the next need not move it.
-    till = whole(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
-    redis.call('PEXPIREAT', index, till)
+    last_ms = integer(math.max(redis.call('PEXPIRETIME', index), last + math.floor(retention / 8)))
+    redis.call('PEXPIREAT', index, last_ms)
     first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
-    redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
+    redis.call('SET', earliest_deadline, integer(first) .. ' ' .. last_ms, 'PXAT', last_ms)
 end
 
 -- The deadline of the live value of a key, as far as it is to be told of; and whether there was a dead one, of which
 -- it has told then.
-local function settle(key, shadow)
+local function expire_if_due(key, shadow)
     local deadline = retention and tonumber(redis.call('ZSCORE', index, key) or nil)
     if not deadline or now < deadline then return deadline or nil, false end
     -- Before anything of a new value.
     local value = redis.call('GET', shadow)
-    if value then tell(key, value, deadline) end
-    forget(key, shadow)
+    if value then publish_event(key, value, deadline) end
+    unindex(key, shadow)
     return nil, true
 end
 
 -- Lets it be told when the value of a key dies.
-local function shelve(key, shadow, value, deadline)
+local function index_value(key, shadow, value, deadline)
     if not retention then return end
-    local last = whole(deadline - 1 + retention)
+    local last = integer(deadline - 1 + retention)
     -- Where only the deadline is another, the value is there.
     if value or redis.call('PEXPIREAT', shadow, last) == 0 then
         redis.call('SET', shadow, value or redis.call('GET', record), 'PXAT', last)
     end
-    redis.call('ZADD', index, whole(deadline), key)
-    note(deadline)
+    redis.call('ZADD', index, integer(deadline), key)
+    update_hint(deadline)
 end

@@ -17,7 +17,7 @@ if redis.call('PTTL', record) ~= -2 then
 end
 local deadline = put(record, shadow, load, ARGV[2], ARGV[4], tonumber(ARGV[5]))
 if deadline and ARGV[6] ~= '0' then
-    local last = whole(deadline + ARGV[6])
+    local last = integer(deadline + ARGV[6])
     redis.call('HSET', load, 'stale', ARGV[4], 'last', last, 'cleared', was[2])
     redis.call('PEXPIREAT', load, last)
 end

@@ -8,9 +8,9 @@
 -- Returns the time, entries, whether more may be had at once, what `told` is; then what ARGV[3] and ARGV[4] are to be
 -- the next time, and how many were missed since: they left the stream before they were read.
 
-local room, after_id, seen = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local limit, after_id, seen = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
-local is_all = move_due(room)
+local is_all = move_expired(limit)
 local added, length, last = 0, 0, '0-0'
 if redis.call('EXISTS', stream) == 1 then
     local info = named(redis.call('XINFO', 'STREAM', stream))
@@ -18,7 +18,7 @@ if redis.call('EXISTS', stream) == 1 then
 end
 if after_id == '' then
     -- What was due is told to those who came before.
-    return { math.floor(now), {}, is_all and 0 or 1, news(), last, added, 0 }
+    return { math.floor(now), {}, is_all and 0 or 1, read_stream_version(), last, added, 0 }
 end
 
 local first, missed, from = added - length, 0, '(' .. after_id
@@ -29,7 +29,7 @@ elseif first > seen then
     missed, seen, from = first - seen, first, '-'
 end
 local entries = {}
-local are_all = gather(entries, room, function(count)
+local are_all = gather(entries, limit, function(count)
     local some = redis.call('XRANGE', stream, from, '+', 'COUNT', count)
     extend(entries, some)
     if #some > 0 then from = '(' .. some[#some][1] end
@@ -39,4 +39,4 @@ if ARGV[5] == '1' then trim() end
 if #entries > 0 then after_id = entries[#entries][1] end
 -- Never ahead of a stream that began anew.
 seen = math.min(seen + #entries, added)
-return { math.floor(now), entries, is_all and are_all and 0 or 1, news(), after_id, seen, missed }
+return { math.floor(now), entries, is_all and are_all and 0 or 1, read_stream_version(), after_id, seen, missed }

@@ -6,11 +6,11 @@
 -- Returns the live value, or false.
 
 local key = ARGV[2]
-local at, was_dead = settle(key, shadow)
+local at, had_expired = expire_if_due(key, shadow)
 local value = redis.call('GET', record)
 redis.call('UNLINK', load)
-if was_dead or not value then return false end
-if ARGV[3] == 'EXPIRE' then tell(key, value, math.floor(now)) end
+if had_expired or not value then return false end
+if ARGV[3] == 'EXPIRE' then publish_event(key, value, math.floor(now)) end
 redis.call('UNLINK', record)
-if at then forget(key, shadow) end
+if at then unindex(key, shadow) end
 return value

@@ -11,17 +11,17 @@ local groups = KEYS[1]
 
 -- For so many milliseconds an entry is kept for those without a group, as nobody knows how far they have read.
 -- What is older is kept for groups alone.
-local KEEP = 60000
+local MIN_AGE_MS = 60000
 
 -- After so many bytes of values a script stops, as all others wait meanwhile.
-local ENOUGH = 1048576
+local MAX_REPLY_BYTES = 1048576
 
 -- Moves what is due to the stream, `most` at once; answers whether that was all. Whoever asks first does it for all
 -- subscribers.
-local function move_due(most)
+local function move_expired(most)
     local due = redis.call('ZRANGEBYSCORE', index, '-inf', string.format('%.3f', now),
         'WITHSCORES', 'LIMIT', 0, most)
-    local bytes, gone, shadows = 0, {}, {}
+    local bytes, moved, shadows = 0, {}, {}
     for at = 1, #due, 2 do
         local key, deadline = due[at], tonumber(due[at + 1])
         local shadow = index .. '.value:' .. key
@@ -29,25 +29,25 @@ local function move_due(most)
         -- Not of what another program has put in its place: that lives, and has another deadline.
         local last = redis.call('PEXPIRETIME', index .. ':' .. key)
         if type(value) == 'string' and (last == -2 or last == deadline - 1) then
-            add(key, value, deadline)
+            append_event(key, value, deadline)
             bytes = bytes + #value
         end
-        gone[#gone + 1], shadows[#shadows + 1] = key, shadow
-        if bytes >= ENOUGH then break end
+        moved[#moved + 1], shadows[#shadows + 1] = key, shadow
+        if bytes >= MAX_REPLY_BYTES then break end
     end
-    if #gone > 0 then
-        redis.call('ZREM', index, unpack(gone))
+    if #moved > 0 then
+        redis.call('ZREM', index, unpack(moved))
         redis.call('UNLINK', unpack(shadows))
-        if bytes > 0 then ring() end
+        if bytes > 0 then bump_stream_version() end
     end
     local first = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
     if first then
-        local till = whole(redis.call('PEXPIRETIME', index))
-        redis.call('SET', soonest, whole(first) .. ' ' .. till, 'PXAT', till)
+        local last_ms = integer(redis.call('PEXPIRETIME', index))
+        redis.call('SET', earliest_deadline, integer(first) .. ' ' .. last_ms, 'PXAT', last_ms)
     else
-        redis.call('DEL', soonest)
+        redis.call('DEL', earliest_deadline)
     end
-    return #gone * 2 == #due and #gone < most
+    return #moved * 2 == #due and #moved < most
 end
 
 local function size_of(entries, from)
@@ -60,17 +60,17 @@ end
 
 -- Adds entries to `entries` as `read(count)` gives them, up to `room`: few at first, as nobody knows how large they are,
 -- until they are enough for one answer. Answers whether that was all.
-local function gather(entries, room, read)
+local function gather(entries, limit, read)
     local count, bytes = 1, size_of(entries, 1)
-    while #entries < room and bytes < ENOUGH do
+    while #entries < limit and bytes < MAX_REPLY_BYTES do
         local from = #entries + 1
-        count = math.min(count, room - #entries)
+        count = math.min(count, limit - #entries)
         local is_all = read(count)
         local more = size_of(entries, from)
         bytes = bytes + more
         if is_all then return true end
         -- As many as fit, by those that came.
-        local fit = math.floor((ENOUGH - bytes) * (#entries - from + 1) / math.max(more, 1))
+        local fit = math.floor((MAX_REPLY_BYTES - bytes) * (#entries - from + 1) / math.max(more, 1))
         count = math.max(1, math.min(4 * count, fit))
     end
     return false
@@ -99,7 +99,7 @@ local function trim()
     for _, group in ipairs(redis.call('SMEMBERS', groups)) do
         redis.pcall('XGROUP', 'CREATE', stream, group, '0')
     end
-    local oldest = math.max(0, now - KEEP)
+    local oldest = math.max(0, now - MIN_AGE_MS)
     for _, reply in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         local group = named(reply)
         local first = group['last-delivered-id']
@@ -109,9 +109,9 @@ local function trim()
         end
         oldest = math.min(oldest, milliseconds(first))
     end
-    redis.call('XTRIM', stream, 'MINID', '~', whole(oldest))
+    redis.call('XTRIM', stream, 'MINID', '~', integer(oldest))
 end
 
-local function news()
-    return redis.call('GET', told) or ''
+local function read_stream_version()
+    return redis.call('GET', stream_version) or ''
 end

@@ -16,7 +16,7 @@ if ARGV[2] == '0' then
     return 1
 end
 local time = redis.call('TIME')
-local till = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
-redis.call('HSET', load, 'token', ARGV[3], 'till', string.format('%.0f', till))
-redis.call('PEXPIREAT', load, string.format('%.0f', math.max(tonumber(was[2] or 0), till)))
+local last_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
+redis.call('HSET', load, 'token', ARGV[3], 'till', string.format('%.0f', last_ms))
+redis.call('PEXPIREAT', load, string.format('%.0f', math.max(tonumber(was[2] or 0), last_ms)))
 return 1

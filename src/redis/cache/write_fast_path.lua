@@ -4,7 +4,7 @@
 -- KEYS and ARGV are those of write.lua, and so is what is returned.
 
 -- Where a value was put: what it replaced, whether the index had the key already, and the last millisecond of its life.
-local replaced, was_known, till
+local replaced, was_known, last_ms
 
 if (ARGV[5] == 'SET' or ARGV[5] == 'LONG') and ARGV[1] ~= '' and ARGV[4] ~= '' and ARGV[4] ~= '0' then
     local call, format = redis.call, string.format
@@ -12,8 +12,8 @@ if (ARGV[5] == 'SET' or ARGV[5] == 'LONG') and ARGV[1] ~= '' and ARGV[4] ~= '' a
     replaced = redis.pcall('SET', record, value, 'PX', ARGV[4], 'GET')
     -- Of another type: nothing is changed.
     if type(replaced) == 'table' then return replaced end
-    till = call('PEXPIRETIME', record)
-    local deadline = format('%d', till + 1)
+    last_ms = call('PEXPIRETIME', record)
+    local deadline = format('%d', last_ms + 1)
     local added = redis.pcall('ZADD', index, deadline, key)
     if type(added) == 'table' then
         -- The index is of another type: all is as it was.
@@ -30,12 +30,12 @@ if (ARGV[5] == 'SET' or ARGV[5] == 'LONG') and ARGV[1] ~= '' and ARGV[4] ~= '' a
     was_known = added == 0
     -- Where nothing lived, but something was to be told of, it has died.
     if replaced or not was_known then
-        local last = format('%d', till + ARGV[1])
+        local last = format('%d', last_ms + ARGV[1])
         call('SET', shadow, value, 'PXAT', last)
         -- As `note` of prelude.lua, by texts: those of as many digits have the order of their numbers.
-        local noted = call('GET', KEYS[6])
-        if noted and #noted == 27 and #deadline == 13 and #last == 13
-            and deadline >= string.sub(noted, 1, 13) and last <= string.sub(noted, 15) then
+        local hint = call('GET', KEYS[6])
+        if hint and #hint == 27 and #deadline == 13 and #last == 13
+            and deadline >= string.sub(hint, 1, 13) and last <= string.sub(hint, 15) then
             return replaced
         end
     end

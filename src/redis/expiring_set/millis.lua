@@ -17,7 +17,7 @@ local function last_of(score)
 end
 
 -- Where the next member of that millisecond comes: behind all that are there.
-local function place(score)
+local function next_score(score)
   local milli = math.floor(score)
   local first, last = first_of(score), last_of(score)
   local highest = redis.call('ZREVRANGEBYSCORE', key, last, first, 'WITHSCORES', 'LIMIT', 0, 1)[2]
@@ -36,7 +36,7 @@ local function place(score)
   return milli + count / PARTS
 end
 
-local function keep_until(micros)
+local function expire_key_at(micros)
   if micros < 2 ^ 53 then
     redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(micros / 1000)))
   else

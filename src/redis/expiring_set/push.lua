@@ -8,23 +8,23 @@
 -- Returns nothing.
 
 local score = tonumber(ARGV[2]) or now
-local is_dead = score <= now - ttl
-if ARGV[3] == '1' and not is_dead then
+local is_expired = score <= now - ttl
+if ARGV[3] == '1' and not is_expired then
   redis.call('ZREMRANGEBYSCORE', key, first_of(score), last_of(score))
 end
-local place = not is_dead and place(score)
+local first_score = not is_expired and next_score(score)
 -- In parts, since so many fit on Lua's stack.
 for from = 4, #ARGV, 1000 do
-  local till = math.min(from + 999, #ARGV)
-  if is_dead then
-    redis.call('ZREM', key, unpack(ARGV, from, till))
+  local to = math.min(from + 999, #ARGV)
+  if is_expired then
+    redis.call('ZREM', key, unpack(ARGV, from, to))
   else
     local members = {}
-    for i = from, till do
-      members[#members + 1] = text(place + (i - 4) / PARTS)
+    for i = from, to do
+      members[#members + 1] = text(first_score + (i - 4) / PARTS)
       members[#members + 1] = ARGV[i]
     end
     redis.call('ZADD', key, unpack(members))
   end
 end
-keep()
+update_key_expiry()

@@ -6,4 +6,4 @@
 -- Returns nothing.
 
 redis.call('ZADD', key, 'NX', ARGV[3], ARGV[2])
-keep()
+update_key_expiry()

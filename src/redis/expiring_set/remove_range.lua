@@ -4,7 +4,7 @@
 -- ARGV[2], ARGV[3]   the ends of the range
 -- Returns how many there were; with a thousand, there may be more.
 
-local members = redis.call('ZRANGEBYSCORE', key, from_alive(ARGV[2]), ARGV[3], 'LIMIT', 0, MOST)
+local members = redis.call('ZRANGEBYSCORE', key, clamp_start(ARGV[2]), ARGV[3], 'LIMIT', 0, MAX_REMOVED)
 if #members > 0 then
   redis.call('ZREM', key, unpack(members))
 end

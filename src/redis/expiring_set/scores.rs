@@ -67,8 +67,8 @@ impl ScoreUnit {
 /// Rounded down.
 fn millis(time: SystemTime) -> i64 {
     /// No double beyond tells one from the next.
-    const MOST: u64 = 1 << 53;
-    let millis = |millis: u128| u64::try_from(millis).unwrap_or(MOST).min(MOST) as i64;
+    const MAX_MILLIS: u64 = 1 << 53;
+    let millis = |millis: u128| u64::try_from(millis).unwrap_or(MAX_MILLIS).min(MAX_MILLIS) as i64;
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => millis(since.as_millis()),
         Err(error) => -millis(error.duration().as_nanos().div_ceil(1_000_000)),

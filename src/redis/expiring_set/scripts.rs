@@ -5,7 +5,7 @@ use super::scores::ScoreUnit;
 use crate::redis::script::Script;
 
 /// So many members a script takes out at most: all others wait meanwhile.
-pub(super) const ROUND: usize = 1_000;
+pub(super) const MAX_REMOVED: usize = 1_000;
 
 /// `KEYS` and `ARGV[1]` are those of `prelude.lua`.
 pub(super) struct Scripts {
@@ -19,7 +19,7 @@ pub(super) struct Scripts {
     pub(super) put_back: Script,
     /// `ARGV`: a member. Whether it was there.
     pub(super) remove: Script,
-    /// `ARGV`: the ends of a range of scores. How many members had such, up to [`ROUND`].
+    /// `ARGV`: the ends of a range of scores. How many members had such, up to [`MAX_REMOVED`].
     pub(super) remove_range: Script,
     pub(super) clear: Script,
     /// `ARGV`: a member.
@@ -44,15 +44,15 @@ impl Scripts {
             range: Script::new([
                 layout,
                 prelude,
-                "return redis.call('ZRANGEBYSCORE', key, from_alive(ARGV[2]), ARGV[3], 'LIMIT', 0, ARGV[4])",
+                "return redis.call('ZRANGEBYSCORE', key, clamp_start(ARGV[2]), ARGV[3], 'LIMIT', 0, ARGV[4])",
             ]),
             pop: Script::new([layout, prelude, include_str!("pop.lua")]),
             put_back: Script::new([layout, prelude, include_str!("put_back.lua")]),
             remove: Script::new([
                 layout,
                 prelude,
-                "local was_alive = is_alive(redis.call('ZSCORE', key, ARGV[2]))
-                return redis.call('ZREM', key, ARGV[2]) == 1 and was_alive and 1 or 0",
+                "local was_live = is_live(redis.call('ZSCORE', key, ARGV[2]))
+                return redis.call('ZREM', key, ARGV[2]) == 1 and was_live and 1 or 0",
             ]),
             remove_range: Script::new([layout, prelude, include_str!("remove_range.lua")]),
             clear: Script::new([layout, prelude, "return redis.call('UNLINK', key)"]),
@@ -60,9 +60,13 @@ impl Scripts {
                 layout,
                 prelude,
                 "local score = redis.call('ZSCORE', key, ARGV[2])
-                return is_alive(score) and score",
+                return is_live(score) and score",
             ]),
-            len: Script::new([layout, prelude, "return redis.call('ZCOUNT', key, alive, '+inf')"]),
+            len: Script::new([
+                layout,
+                prelude,
+                "return redis.call('ZCOUNT', key, live_from, '+inf')",
+            ]),
         }
     }
 }

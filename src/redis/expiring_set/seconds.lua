@@ -15,9 +15,9 @@ end
 -- Equal scores are one time here: a range of one is all that have it.
 local last_of = first_of
 
-local function place(score)
+local function next_score(score)
   return score
 end
 
 -- Members of programs that set no expiry would go with the key.
-local function keep_until() end
+local function expire_key_at() end

@@ -6,10 +6,10 @@
 -- Returns 1 where it did, else 0.
 
 local key = ARGV[2]
-if not lease_in(key, tonumber(ARGV[3])) or not has(KEYS[#KEYS]) then
+if not set_of_lease(key, tonumber(ARGV[3])) or not exists(KEYS[#KEYS]) then
   return 0
 end
 redis.call('ZREM', index, key)
-forget({ key })
+clear_failures({ key })
 redis.call('UNLINK', KEYS[#KEYS])
 return 1

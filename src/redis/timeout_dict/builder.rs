@@ -58,7 +58,8 @@ impl<K, V> TimeoutDict<K, V> {
     /// * What is lent here the original does not see until the lease is over, since the lease's end is the
     ///   score meanwhile, and what [`ttl`](Self::ttl) tells. What it sets anew makes a claim void.
     /// * Nobody counts how often an entry failed, as the original would not know what to reset: a claim that is dropped
-    ///   comes again after a second or so each time, [`attempts`](super::Claim::attempts) is 1, and nothing is ever dead.
+    ///   comes again after a second or so each time, [`attempts`](super::Claim::attempts) is 1, and nothing is ever
+    ///   dead.
     /// * Keys are strings as they are, and JSON for other types. So two keys of a type that has both, as an
     ///   `Option<String>`, may be one. No key may be the name of the sorted set.
     /// * A timer of theirs for which there is no data is no entry. It stays, and is passed over for a minute.
@@ -69,7 +70,7 @@ impl<K, V> TimeoutDict<K, V> {
     }
 
     fn with(client: Client, layout: Layout, ask_every: Duration, retries: Retries) -> Self {
-        let state = DictState { client, layout, ask_every, retries, waiting: Mutex::new(()) };
+        let state = DictState { client, layout, ask_every, retries, turn: Mutex::new(()) };
         Self { state: Arc::new(state), types: PhantomData }
     }
 }
@@ -109,8 +110,8 @@ impl<K, V> TimeoutDictBuilder<K, V> {
     }
 
     /// How often an entry may fail before it is dead: then it is still read, but comes no more until it is
-    /// [revived](TimeoutDict::revive), set, or taken by [`take_dead`](TimeoutDict::take_dead). Who claims it decides, so
-    /// all who use the name should agree. Defaults to no bound.
+    /// [revived](TimeoutDict::revive), set, or taken by [`take_dead`](TimeoutDict::take_dead). Who claims it decides,
+    /// so all who use the name should agree. Defaults to no bound.
     ///
     /// # Panics
     ///

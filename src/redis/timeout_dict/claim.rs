@@ -31,8 +31,8 @@ use crate::redis::Error;
 pub struct Claim<K, V> {
     key: K,
     value: V,
-    /// Dropped with the claim, it tells of the failure by a task: [`OnDrop::Fail`]. What ends the claim otherwise disarms
-    /// it.
+    /// Dropped with the claim, it tells of the failure by a task: [`OnDrop::Fail`]. What ends the claim otherwise
+    /// disarms it.
     delivery: Delivery,
 }
 

@@ -12,5 +12,5 @@ for _, key in ipairs(keys) do
   end
 end
 redis.call('ZREMRANGEBYRANK', index, 0, ARGV[2] - 1)
-forget(keys)
+clear_failures(keys)
 return #keys

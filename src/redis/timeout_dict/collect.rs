@@ -11,8 +11,8 @@ use super::{
     batch_reply::{BatchReply, PackedReply},
     delivery::{Delivery, OnDrop},
     layout::ShardKeys,
-    oldest_first::{DuePeek, first_peek_len, peek_len, takes_per_shard},
-    state::{DictState, NEVER, lease_micros},
+    oldest_first::{DuePeek, first_peek_len, peek_len, take_counts},
+    state::{DictState, NO_DEADLINE, lease_micros},
 };
 use crate::redis::{Error, keyspace::few_at_once};
 
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// What is done with what is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Collect {
+pub(super) enum CollectMode {
     /// What is out only once it is [confirmed](DictState::confirm).
     Take,
     Claim {
@@ -38,7 +38,7 @@ pub(super) struct Round {
     /// In how long the next is due.
     pub(super) wait: Option<Duration>,
     /// Whether there is nothing more to be had.
-    pub(super) is_over: bool,
+    pub(super) is_last: bool,
     /// What shards said that gave nothing.
     pub(super) failure: Option<Error>,
 }
@@ -49,7 +49,7 @@ struct Batch {
     /// Whether there may be more of what it was asked for.
     is_cut: bool,
     /// Whether it met anything due, be it no entry.
-    has_met: bool,
+    found_any: bool,
 }
 
 /// For each shard, until when what is due counts: of what became due when a call had begun, nothing. Else it would not
@@ -58,24 +58,24 @@ pub(super) type Horizon = Vec<i64>;
 
 impl DictState {
     pub(super) fn horizon(&self) -> Horizon {
-        vec![NEVER as i64; self.layout.shards().len()]
+        vec![NO_DEADLINE as i64; self.layout.shards().len()]
     }
 
-    /// At most `room` of what is due, among them the oldest.
+    /// At most `limit` of what is due, among them the oldest.
     pub(super) async fn collect(
         self: Arc<Self>,
-        how: Collect,
-        room: usize,
+        how: CollectMode,
+        limit: usize,
         mut horizon: Horizon,
     ) -> Result<(Round, Horizon), Error> {
         let shards = self.layout.shards().len();
-        let (few, many) = (first_peek_len(room, shards), peek_len(room, shards));
+        let (few, many) = (first_peek_len(limit, shards), peek_len(limit, shards));
         let (mut peeks, mut failure) = self.peek_all(how, &horizon, few).await;
-        let (mut takes, mut is_all) = takes_per_shard(&peeks, room);
+        let (mut takes, mut is_all) = take_counts(&peeks, limit);
         // Only now it is known that not all is to be had, so that the order counts.
         if !is_all && few < many {
             (peeks, failure) = self.peek_all(how, &horizon, many).await;
-            (takes, is_all) = takes_per_shard(&peeks, room);
+            (takes, is_all) = take_counts(&peeks, limit);
         }
         let wait = peeks.iter().flatten().filter_map(|peek| peek.wait).min();
         for (latest, peek) in horizon.iter_mut().zip(&peeks) {
@@ -84,15 +84,15 @@ impl DictState {
         let batches = self.layout.shards().iter().zip(horizon.iter().zip(&takes));
         let batches = batches.filter(|(_, (_, take))| **take > 0);
         let batches =
-            batches.map(|(shard, (latest, take))| self.lend_from(shard, how, *latest, *take));
+            batches.map(|(shard, (latest, take))| self.lease_from(shard, how, *latest, *take));
         let mut entries = Vec::new();
-        let (mut is_cut, mut has_met) = (false, false);
+        let (mut is_cut, mut found_any) = (false, false);
         for batch in few_at_once(batches).await {
             match batch {
                 Ok(batch) => {
                     entries.extend(batch.entries);
                     is_cut |= batch.is_cut;
-                    has_met |= batch.has_met;
+                    found_any |= batch.found_any;
                 }
                 Err(error) => failure = Some(error),
             }
@@ -103,14 +103,14 @@ impl DictState {
             return Err(error);
         }
         // With none of what was seen, others were faster: they have it, and what is left may be theirs too.
-        let is_over = !is_cut && (is_all || !has_met);
-        Ok((Round { entries, wait, is_over, failure }, horizon))
+        let is_last = !is_cut && (is_all || !found_any);
+        Ok((Round { entries, wait, is_last, failure }, horizon))
     }
 
     /// What each shard has due, with up to `count` deadlines of it; and one of the errors, if there are some.
     async fn peek_all(
         &self,
-        how: Collect,
+        how: CollectMode,
         horizon: &Horizon,
         count: usize,
     ) -> (Vec<Option<DuePeek>>, Option<Error>) {
@@ -135,18 +135,18 @@ impl DictState {
     }
 
     /// Up to `count` entries that a shard has due.
-    async fn lend_from(
+    async fn lease_from(
         self: &Arc<Self>,
         shard: &ShardKeys,
-        how: Collect,
+        how: CollectMode,
         latest: i64,
         count: usize,
     ) -> Result<Batch, Error> {
         let lease = match how {
-            Collect::Claim { lease } => lease,
-            Collect::Take | Collect::TakeDead => self.take_lease(),
+            CollectMode::Claim { lease } => lease,
+            CollectMode::Take | CollectMode::TakeDead => self.take_lease(),
         };
-        let call = self.shard_call(shard, |scripts| &scripts.lend).arg(latest).arg(count);
+        let call = self.shard_call(shard, |scripts| &scripts.lease).arg(latest).arg(count);
         let call = call.arg(BATCH_BYTES).arg(lease_micros(lease)).arg(how.name());
         let call = call.arg(match self.retries.max_attempts {
             u32::MAX => 0,
@@ -160,7 +160,7 @@ impl DictState {
         let BatchReply { keys_and_scores, values, lease_ends_after, attempts, is_cut } =
             BatchReply::decode(&answer, &shard.index)?;
         let mut keys_and_scores = keys_and_scores.into_iter().map(|PackedReply(part)| part);
-        let has_met = !values.is_empty();
+        let found_any = !values.is_empty();
         let mut entries = Vec::with_capacity(values.len());
         for ((PackedReply(value), attempts), number) in values.into_iter().zip(attempts).zip(1..) {
             let (Some(Reply::BulkString(key)), Some(Reply::BulkString(score))) =
@@ -178,11 +178,11 @@ impl DictState {
             (entry.due, entry.attempts) = (due.unwrap_or(0.0), attempts);
             entries.push(entry);
         }
-        Ok(Batch { entries, is_cut, has_met })
+        Ok(Batch { entries, is_cut, found_any })
     }
 }
 
-impl Collect {
+impl CollectMode {
     /// As scripts call it.
     fn name(self) -> &'static str {
         match self {

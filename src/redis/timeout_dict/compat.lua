@@ -19,18 +19,18 @@ local function micros(score)
 end
 
 -- The original's scores are even and odd: which is a lease can't be told by them.
-local function is_lent()
+local function is_leased()
   return false
 end
 
-local is_claimed = is_lent
+local is_claimed = is_leased
 
 local function read(name)
   local fields = redis.call('HGETALL', name)
   return #fields > 0 and fields
 end
 
-local function look(name)
+local function read_for_lease(name)
   local fields, size = redis.pcall('HGETALL', name), 0
   if fields.err then
     return 1, 0
@@ -41,7 +41,7 @@ local function look(name)
   return #fields > 0 and fields, size
 end
 
-local function has(name)
+local function exists(name)
   return redis.call('HLEN', name) > 0
 end
 
@@ -53,7 +53,7 @@ local function write(name, first)
   end
 end
 
-local function death_of() end
+local function dead_since() end
 
 local function failures_of()
   return {}
@@ -61,4 +61,4 @@ end
 
 local function fail() end
 
-local function forget() end
+local function clear_failures() end

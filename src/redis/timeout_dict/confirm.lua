@@ -15,7 +15,7 @@ for at = 4, others - 1, 2 do
   local key, number = ARGV[at], tonumber(ARGV[at + 1])
   if now >= number then
     outcome[#outcome + 1] = 0
-  elseif lease_in(key, number) and has(record_prefix .. key) then
+  elseif set_of_lease(key, number) and exists(record_prefix .. key) then
     taken[#taken + 1], records[#records + 1] = key, record_prefix .. key
     outcome[#outcome + 1] = 1
   else
@@ -24,11 +24,11 @@ for at = 4, others - 1, 2 do
 end
 if #taken > 0 then
   redis.call('ZREM', index, unpack(taken))
-  forget(taken)
+  clear_failures(taken)
   redis.call('UNLINK', unpack(records))
 end
 for at = others, #ARGV, 2 do
-  local set = lease_in(ARGV[at], tonumber(ARGV[at + 1]))
+  local set = set_of_lease(ARGV[at], tonumber(ARGV[at + 1]))
   if set then
     redis.call('ZADD', set, deadline_in(ARGV[2]), ARGV[at])
   end

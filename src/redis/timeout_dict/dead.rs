@@ -5,7 +5,7 @@ use std::{borrow::Borrow, time::Duration};
 use futures_util::future::try_join_all;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{TimeoutDict, collect::Collect, state::micros};
+use super::{TimeoutDict, collect::CollectMode, state::micros};
 use crate::redis::Error;
 
 impl<K, V> TimeoutDict<K, V>
@@ -18,8 +18,8 @@ where
     ///
     /// An entry is dead when claims on it failed as often as
     /// [`max_attempts`](super::TimeoutDictBuilder::max_attempts) says, by whatever end but [`Claim::ack`]. A claim
-    /// whose lease is over is not void yet: who is late may still ack a dead entry, and so takes it out. Nothing is ever
-    /// dead where the dictionary is shared with the [original](Self::compat).
+    /// whose lease is over is not void yet: who is late may still ack a dead entry, and so takes it out. Nothing is
+    /// ever dead where the dictionary is shared with the [original](Self::compat).
     ///
     /// [`Claim::ack`]: super::Claim::ack
     ///
@@ -28,7 +28,7 @@ where
     /// As [`take_expired`](Self::take_expired).
     pub async fn take_dead(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
         match self.state.layout.has_dead() {
-            true => self.take(Collect::TakeDead, max).await,
+            true => self.take(CollectMode::TakeDead, max).await,
             false => Ok(Vec::new()),
         }
     }

@@ -29,7 +29,7 @@ pub(super) enum OnDrop {
     #[default]
     Nothing,
     /// It was taken out, and is put back as it was.
-    PutBack { was: Vec<u8> },
+    PutBack { saved: Vec<u8> },
     /// It was lent, and nobody has heard of it: it has the score again that it had.
     GiveBack { lease_end: i64, score: Vec<u8> },
     /// Somebody has its claim, which fails. An extension has the claim's number until it knows the next one.
@@ -51,11 +51,11 @@ impl Delivery {
     }
 
     /// It was lent to a take, and is out now.
-    pub(super) fn is_out(&mut self) {
+    pub(super) fn mark_removed(&mut self) {
         if let OnDrop::GiveBack { score, .. } = &self.on_drop {
             let failures = self.attempts.saturating_sub(1).to_string();
-            let was = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
-            self.on_drop = OnDrop::PutBack { was };
+            let saved = [&score[..], b" ", failures.as_bytes(), b" -"].concat();
+            self.on_drop = OnDrop::PutBack { saved };
         }
     }
 
@@ -97,7 +97,7 @@ async fn send_back(
 ) {
     let outcome = match on_drop {
         OnDrop::Nothing => Ok(()),
-        OnDrop::PutBack { was } => state.put_back(&key, &was, &value).await,
+        OnDrop::PutBack { saved } => state.put_back(&key, &saved, &value).await,
         OnDrop::GiveBack { lease_end, score } => state.give_back(&key, lease_end, &score).await,
         OnDrop::Fail { lease_end } => {
             // After an extension that is under way, which makes the number another.

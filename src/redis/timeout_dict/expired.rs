@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     TimeoutDict,
     claim::Claim,
-    collect::Collect,
+    collect::CollectMode,
     delivery::{Delivery, run_to_end},
 };
 use crate::redis::Error;
@@ -24,9 +24,10 @@ where
     /// Takes out at most `max` entries that are due, the [oldest first](#order): at most once, as they are
     /// lost where the caller is.
     ///
-    /// What it takes it is first lent for a moment, twice the client's timeout and ten seconds at most, and says then that
-    /// it has it. So what an answer held that was lost or too slow comes again by itself after that, and the entries that
-    /// come with an error of the server are none. Only where the very last answer is lost, for as long, nobody knows.
+    /// What it takes it is first lent for a moment, twice the client's timeout and ten seconds at most, and says then
+    /// that it has it. So what an answer held that was lost or too slow comes again by itself after that, and the
+    /// entries that come with an error of the server are none. Only where the very last answer is lost, for as long,
+    /// nobody knows.
     ///
     /// # Cancel safety
     ///
@@ -34,7 +35,7 @@ where
     /// It is lost where the process or the runtime ends first.
     #[doc(alias = "ZPOPMIN")]
     pub async fn take_expired(&self, max: usize) -> Result<Vec<(K, V)>, Error> {
-        self.take(Collect::Take, max).await
+        self.take(CollectMode::Take, max).await
     }
 
     /// Lends at most `max` entries that are due for `lease`, the [oldest first](#order): at least once, as what
@@ -68,8 +69,8 @@ where
         max: usize,
         lease: Duration,
     ) -> Result<Vec<Claim<K, V>>, Error> {
-        let (entries, _) = self.collect(Collect::Claim { lease }, max).await?;
-        Ok(entries.into_iter().map(claimed).collect())
+        let (entries, _) = self.collect(CollectMode::Claim { lease }, max).await?;
+        Ok(entries.into_iter().map(into_claim).collect())
     }
 
     /// Waits until an entry is due, and takes it out: at most once, as [`take_expired`](Self::take_expired).
@@ -81,10 +82,10 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up. A future that has waited, and is kept
-    /// without being polled, holds them up.
+    /// Cancel safe, as [`take_expired`](Self::take_expired); those behind move up. A future that has waited, and is
+    /// kept without being polled, holds them up.
     pub async fn next_expired(&self) -> Result<(K, V), Error> {
-        self.next(Collect::Take).await.map(taken)
+        self.next(CollectMode::Take).await.map(into_taken)
     }
 
     /// Waits until an entry is due, and lends it for `lease`: at least once, as
@@ -92,19 +93,19 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up. A future that has waited, and is kept
-    /// without being polled, holds them up.
+    /// Cancel safe, as [`claim_expired`](Self::claim_expired); those behind move up. A future that has waited, and is
+    /// kept without being polled, holds them up.
     pub async fn next_claim(&self, lease: Duration) -> Result<Claim<K, V>, Error> {
-        self.next(Collect::Claim { lease }).await.map(claimed)
+        self.next(CollectMode::Claim { lease }).await.map(into_claim)
     }
 
-    pub(super) async fn take(&self, how: Collect, max: usize) -> Result<Vec<(K, V)>, Error> {
+    pub(super) async fn take(&self, how: CollectMode, max: usize) -> Result<Vec<(K, V)>, Error> {
         let (entries, _) = self.collect(how, max).await?;
-        Ok(entries.into_iter().map(taken).collect())
+        Ok(entries.into_iter().map(into_taken).collect())
     }
 
-    async fn next(&self, how: Collect) -> Result<Entry<K, V>, Error> {
-        let _first = self.state.waiting.lock().await;
+    async fn next(&self, how: CollectMode) -> Result<Entry<K, V>, Error> {
+        let _turn = self.state.turn.lock().await;
         loop {
             let (mut entries, wait) = self.collect(how, 1).await?;
             if let Some(first) = entries.pop() {
@@ -120,7 +121,7 @@ where
     /// Round after round: each is carried to its end, also where the caller gives up, and what it gave goes back then.
     async fn collect(
         &self,
-        how: Collect,
+        how: CollectMode,
         max: usize,
     ) -> Result<(Vec<Entry<K, V>>, Option<Duration>), Error> {
         let mut horizon = self.state.horizon();
@@ -140,20 +141,20 @@ where
                     break;
                 }
             };
-            let (good, mut culprits, error) = self.decode_all(round.entries);
+            let (good, mut unreadable, error) = self.decode_all(round.entries);
             failure = failure.or(error).or(round.failure);
-            if let Collect::Claim { .. } = how {
+            if let CollectMode::Claim { .. } = how {
                 // They stay lent until the lease is over.
-                culprits.iter_mut().for_each(Delivery::disarm);
+                unreadable.iter_mut().for_each(Delivery::disarm);
                 entries.extend(good);
             } else {
                 let until = begin + self.state.take_lease();
-                let (confirmed, error) = self.confirm(good, culprits, until).await;
+                let (confirmed, error) = self.confirm(good, unreadable, until).await;
                 entries.extend(confirmed);
                 failure = failure.or(error);
             }
             next = round.wait;
-            if round.is_over {
+            if round.is_last {
                 break;
             }
         }
@@ -175,7 +176,7 @@ where
     async fn confirm(
         &self,
         entries: Vec<Entry<K, V>>,
-        culprits: Vec<Delivery>,
+        unreadable: Vec<Delivery>,
         until: Instant,
     ) -> (Vec<Entry<K, V>>, Option<Error>) {
         let mut read = Vec::with_capacity(entries.len());
@@ -184,10 +185,10 @@ where
             read.push((key, value));
             deliveries.push(delivery);
         }
-        if deliveries.is_empty() && culprits.is_empty() {
+        if deliveries.is_empty() && unreadable.is_empty() {
             return (Vec::new(), None);
         }
-        let confirm = self.state.clone().confirm(deliveries, culprits, until);
+        let confirm = self.state.clone().confirm(deliveries, unreadable, until);
         match run_to_end(async { Ok(confirm.await) }).await {
             Ok((confirmed, failure)) => {
                 let read = read.into_iter().zip(confirmed);
@@ -201,17 +202,17 @@ where
     /// What can be read, what can't, and why not the first of these.
     fn decode_all(&self, batch: Vec<Delivery>) -> (Vec<Entry<K, V>>, Vec<Delivery>, Option<Error>) {
         let mut entries = Vec::with_capacity(batch.len());
-        let (mut culprits, mut why) = (Vec::new(), None);
+        let (mut unreadable, mut why) = (Vec::new(), None);
         for delivery in batch {
             match self.decode_one(&delivery) {
                 Ok((key, value)) => entries.push((key, value, delivery)),
                 Err(error) => {
-                    culprits.push(delivery);
+                    unreadable.push(delivery);
                     why = why.or(Some(error));
                 }
             }
         }
-        (entries, culprits, why)
+        (entries, unreadable, why)
     }
 
     fn decode_one(&self, delivery: &Delivery) -> Result<(K, V), Error> {
@@ -220,11 +221,11 @@ where
     }
 }
 
-fn taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
+fn into_taken<K, V>((key, value, mut delivery): Entry<K, V>) -> (K, V) {
     delivery.disarm();
     (key, value)
 }
 
-fn claimed<K, V>((key, value, delivery): Entry<K, V>) -> Claim<K, V> {
+fn into_claim<K, V>((key, value, delivery): Entry<K, V>) -> Claim<K, V> {
     Claim::new(key, value, delivery)
 }

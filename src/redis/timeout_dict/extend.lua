@@ -7,8 +7,8 @@
 -- Returns the new end, which is the claim from now on; or false.
 
 local key = ARGV[2]
-local set = lease_in(key, tonumber(ARGV[3]))
-if not set or not has(KEYS[#KEYS]) then
+local set = set_of_lease(key, tonumber(ARGV[3]))
+if not set or not exists(KEYS[#KEYS]) then
   return false
 end
 local lease_end = lease_end_in(ARGV[4], CLAIM)

@@ -9,7 +9,7 @@
 -- Returns 1 where the claim was not void, else 0.
 
 local key, number = ARGV[2], tonumber(ARGV[3])
-local set = lease_in(key, number)
+local set = set_of_lease(key, number)
 if not set or redis.call('EXISTS', KEYS[#KEYS]) == 0 then
   return 0
 end

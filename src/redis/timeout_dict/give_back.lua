@@ -7,12 +7,12 @@
 -- Returns nothing.
 
 local key, number = ARGV[2], tonumber(ARGV[3])
-local set = lease_in(key, number)
+local set = set_of_lease(key, number)
 if set and redis.call('EXISTS', KEYS[#KEYS]) == 1 then
   if set == dead and is_claimed(ARGV[3]) then
     -- The last claim that there may be is still to be made.
     redis.call('ZREM', dead, key)
     set = index
   end
-  redis.call('ZADD', set, again(ARGV[4]), key)
+  redis.call('ZADD', set, unleased(ARGV[4]), key)
 end

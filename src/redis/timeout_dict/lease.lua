@@ -12,10 +12,10 @@
 -- `first_due`); after what the leases end: that of entry `i`, counted from 1, 4 * i microseconds later; for each
 -- which attempt it is; and whether there may be more.
 
-local how, most_attempts = ARGV[6], tonumber(ARGV[7])
-local set = how == 'DEAD' and dead or index
+local mode, most_attempts = ARGV[6], tonumber(ARGV[7])
+local set = mode == 'DEAD' and dead or index
 local due, values, is_cut = first_due(set, ARGV[2], ARGV[3], tonumber(ARGV[4]))
-local first_end = lease_end_in(ARGV[5], how == 'CLAIM' and CLAIM or TAKE)
+local first_end = lease_end_in(ARGV[5], mode == 'CLAIM' and CLAIM or TAKE)
 local keys = {}
 for i = 1, #values do
   keys[i] = due[2 * i - 1]
@@ -26,7 +26,7 @@ if #keys > 0 then
 end
 -- Each lease ends 4 microseconds after the one before. The last is written first, so that each comes at the
 -- front: in a small sorted set, the end is far.
-local lent, last, attempts = {}, {}, {}
+local leased, last, attempts = {}, {}, {}
 for i = #keys, 1, -1 do
   local key, lease_end = keys[i], score(first_end + 4 * i)
   attempts[i] = (tonumber(failures[i] or 0) or 0) + 1
@@ -36,23 +36,23 @@ for i = #keys, 1, -1 do
   end
   if not values[i] and KEEPS_ORPHANS then
     -- In a while, so that it does not stand in the way of all others.
-    lent[#lent + 1], lent[#lent + 2] = deadline_in(60000000), key
+    leased[#leased + 1], leased[#leased + 2] = deadline_in(60000000), key
   elseif not values[i] then
     redis.call('ZREM', index, key)
-    forget({ key })
-  elseif how == 'CLAIM' and most_attempts > 0 and attempts[i] >= most_attempts then
-    lent[#lent + 1], lent[#lent + 2] = '+inf', key
+    clear_failures({ key })
+  elseif mode == 'CLAIM' and most_attempts > 0 and attempts[i] >= most_attempts then
+    leased[#leased + 1], leased[#leased + 2] = '+inf', key
     if attempts[i] > most_attempts then
       -- Whoever lent it before allowed more.
       lease_end, values[i] = deadline_in(0), false
     end
     last[#last + 1], last[#last + 2] = lease_end, key
   else
-    lent[#lent + 1], lent[#lent + 2] = lease_end, key
+    leased[#leased + 1], leased[#leased + 2] = lease_end, key
   end
 end
-if #lent > 0 then
-  redis.call('ZADD', set, unpack(lent))
+if #leased > 0 then
+  redis.call('ZADD', set, unpack(leased))
 end
 if #last > 0 then
   redis.call('ZADD', dead, unpack(last))

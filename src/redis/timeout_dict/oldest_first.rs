@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 /// A script touches no more entries than this, since all others wait meanwhile.
-const MOST: usize = 512;
+const MAX_PER_SCRIPT: usize = 512;
 
 /// Up to as many are peeked at in the first place: it costs little more than to count.
-const FEW: usize = 40;
+const MAX_FIRST_PEEK: usize = 40;
 
 /// What is due in a shard, as `peek_due.lua` says.
 #[derive(Clone, Debug)]
@@ -32,29 +32,29 @@ impl DuePeek {
 }
 
 /// Of how many in each shard the first peek asks the deadlines, before it is known how many are due at all.
-pub(super) fn first_peek_len(room: usize, shards: usize) -> usize {
-    match peek_len(room, shards) {
-        few @ ..=FEW => few,
+pub(super) fn first_peek_len(limit: usize, shards: usize) -> usize {
+    match peek_len(limit, shards) {
+        few @ ..=MAX_FIRST_PEEK => few,
         _ => 1,
     }
 }
 
 /// Of so many in each shard the deadlines must be known, so that rarely one more of a shard belongs to the
-/// `room` oldest: keys fall on shards by chance, so a shard has its share of them, give or take four standard
+/// `limit` oldest: keys fall on shards by chance, so a shard has its share of them, give or take four standard
 /// deviations.
-pub(super) fn peek_len(room: usize, shards: usize) -> usize {
-    let share = room.div_ceil(shards);
+pub(super) fn peek_len(limit: usize, shards: usize) -> usize {
+    let share = limit.div_ceil(shards);
     match shards {
-        1 => share.min(MOST),
-        _ => share.saturating_add(4 * share.isqrt() + 4).min(MOST),
+        1 => share.min(MAX_PER_SCRIPT),
+        _ => share.saturating_add(4 * share.isqrt() + 4).min(MAX_PER_SCRIPT),
     }
 }
 
-/// How many of each shard's first entries are the oldest of all, at most `room` together; and whether that is
+/// How many of each shard's first entries are the oldest of all, at most `limit` together; and whether that is
 /// all that is due.
-pub(super) fn takes_per_shard(peeks: &[Option<DuePeek>], room: usize) -> (Vec<usize>, bool) {
+pub(super) fn take_counts(peeks: &[Option<DuePeek>], limit: usize) -> (Vec<usize>, bool) {
     let counts = || peeks.iter().map(|peek| peek.as_ref().map_or(0, |peek| peek.count));
-    let is_all = counts().sum::<usize>() <= room && counts().all(|count| count <= MOST);
+    let is_all = counts().sum::<usize>() <= limit && counts().all(|count| count <= MAX_PER_SCRIPT);
     if is_all {
         return (counts().collect(), true);
     }
@@ -70,7 +70,7 @@ pub(super) fn takes_per_shard(peeks: &[Option<DuePeek>], room: usize) -> (Vec<us
     }
     all.sort_unstable();
     let mut takes = vec![0; peeks.len()];
-    for (_, shard) in all.iter().take(room) {
+    for (_, shard) in all.iter().take(limit) {
         takes[*shard] += 1;
     }
     (takes, false)
@@ -87,24 +87,21 @@ mod tests {
     #[test]
     fn the_oldest_are_taken_wherever_they_are() {
         let peeks = [peek(3, &[1, 5, 6]), peek(2, &[2, 3]), None, peek(0, &[])];
-        assert_eq!(takes_per_shard(&peeks, 9), (vec![3, 2, 0, 0], true));
-        assert_eq!(takes_per_shard(&peeks, 5), (vec![3, 2, 0, 0], true));
-        assert_eq!(takes_per_shard(&peeks, 4), (vec![2, 2, 0, 0], false));
-        assert_eq!(takes_per_shard(&peeks, 2), (vec![1, 1, 0, 0], false));
-        assert_eq!(takes_per_shard(&peeks, 0), (vec![0; 4], false));
+        assert_eq!(take_counts(&peeks, 9), (vec![3, 2, 0, 0], true));
+        assert_eq!(take_counts(&peeks, 5), (vec![3, 2, 0, 0], true));
+        assert_eq!(take_counts(&peeks, 4), (vec![2, 2, 0, 0], false));
+        assert_eq!(take_counts(&peeks, 2), (vec![1, 1, 0, 0], false));
+        assert_eq!(take_counts(&peeks, 0), (vec![0; 4], false));
     }
 
     #[test]
     fn what_may_come_after_something_unseen_waits() {
         // The first shard may have another before 9.
         let peeks = [peek(7, &[1, 2, 3]), peek(2, &[2, 9])];
-        assert_eq!(takes_per_shard(&peeks, 8), (vec![3, 1], false));
-        // Where there is room for all, nothing need be known.
-        assert_eq!(takes_per_shard(&peeks, 9), (vec![7, 2], true));
-        let most = MOST as i64;
-        assert_eq!(
-            takes_per_shard(&[peek(most + 1, &[1]), peek(1, &[2])], 9_999),
-            (vec![1, 0], false)
-        );
+        assert_eq!(take_counts(&peeks, 8), (vec![3, 1], false));
+        // Where there is limit for all, nothing need be known.
+        assert_eq!(take_counts(&peeks, 9), (vec![7, 2], true));
+        let most = MAX_PER_SCRIPT as i64;
+        assert_eq!(take_counts(&[peek(most + 1, &[1]), peek(1, &[2])], 9_999), (vec![1, 0], false));
     }
 }

@@ -33,8 +33,8 @@ local function lease_end_in(micros, kind)
 end
 
 -- The deadline of what goes back. The end of a lease that ran out is one now, and its claim is void.
-local function again(deadline)
-  return is_lent(deadline) and score(micros(deadline) + 1) or deadline
+local function unleased(deadline)
+  return is_leased(deadline) and score(micros(deadline) + 1) or deadline
 end
 
 local function score_of(key)
@@ -42,12 +42,12 @@ local function score_of(key)
 end
 
 -- In which set the lease of an entry is, by its number; nil where there is no such lease any more.
-local function lease_in(key, number)
+local function set_of_lease(key, number)
   local score = redis.call('ZSCORE', index, key)
   if score and micros(score) == number then
     return index
   end
-  return score and death_of(key) == number and dead or nil
+  return score and dead_since(key) == number and dead or nil
 end
 
 -- At most `count` entries that are due in a set, the oldest first: keys and scores in turns; their values, false where
@@ -58,7 +58,7 @@ local function first_due(set, latest, count, most)
   local values, bytes = {}, 0
   for i = 1, #due / 2 do
     local size
-    values[i], size = look(record_prefix .. due[2 * i - 1])
+    values[i], size = read_for_lease(record_prefix .. due[2 * i - 1])
     bytes = bytes + size
     if bytes >= most and 2 * i < #due then
       return { unpack(due, 1, 2 * i) }, values, true

@@ -7,16 +7,16 @@
 -- Returns whether it did, as 1 or 0.
 
 local key, name = ARGV[2], KEYS[#KEYS]
-if has(name) then
+if exists(name) then
   return 0
 end
-local at, failures, death = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
-redis.call('ZADD', index, again(at), key)
+local at, failures, dead_at = string.match(ARGV[3], '^(%S+) (%d+) (%S+)$')
+redis.call('ZADD', index, unleased(at), key)
 if failures ~= '0' then
   fail(key, failures)
 end
-if dead and death ~= '-' then
-  redis.call('ZADD', dead, again(death), key)
+if dead and dead_at ~= '-' then
+  redis.call('ZADD', dead, unleased(dead_at), key)
 end
 write(name, 4)
 return 1

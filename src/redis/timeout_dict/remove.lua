@@ -7,9 +7,9 @@
 
 local key, name = ARGV[2], KEYS[#KEYS]
 local value = read(name)
-local at, death = score_of(key), death_of(key)
+local at, dead_at = score_of(key), dead_since(key)
 local failures = failures_of({ key })[1] or 0
 redis.call('ZREM', index, key)
-forget({ key })
+clear_failures({ key })
 redis.call('UNLINK', name)
-return value and { at .. ' ' .. failures .. ' ' .. (death and score(death) or '-'), value }
+return value and { at .. ' ' .. failures .. ' ' .. (dead_at and score(dead_at) or '-'), value }

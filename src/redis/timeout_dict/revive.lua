@@ -6,11 +6,11 @@
 -- Returns 1 where it did, else 0.
 
 local key = ARGV[2]
-local death = death_of(key)
+local dead_at = dead_since(key)
 -- One that is dead from some moment on is on its last lease; or is hidden, or about to be taken, but dead.
-if not death or death > now and is_claimed(death) or not has(KEYS[#KEYS]) then
+if not dead_at or dead_at > now and is_claimed(dead_at) or not exists(KEYS[#KEYS]) then
   return 0
 end
-forget({ key })
+clear_failures({ key })
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
 return 1

@@ -8,7 +8,7 @@
 
 local key, name = ARGV[2], KEYS[#KEYS]
 local old = read(name)
-forget({ key })
+clear_failures({ key })
 redis.call('ZADD', index, deadline_in(ARGV[3]), key)
 write(name, 4)
 return old

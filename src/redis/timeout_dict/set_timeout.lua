@@ -6,12 +6,12 @@
 -- Returns 0 where there is no entry or it is dead, 1 where it had no deadline, else 2.
 
 local key = ARGV[2]
-if not has(KEYS[#KEYS]) then
+if not exists(KEYS[#KEYS]) then
   return 0
 end
-local old, death = score_of(key), death_of(key)
-if death then
-  if death > now then
+local old, dead_at = score_of(key), dead_since(key)
+if dead_at then
+  if dead_at > now then
     -- The last claim that there may be.
     redis.call('ZADD', dead, deadline_in(0), key)
   end

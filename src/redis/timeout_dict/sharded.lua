@@ -18,7 +18,7 @@ local function micros(score)
   return tonumber(score)
 end
 
-local function is_lent(score)
+local function is_leased(score)
   return tonumber(score) % 2 == 1
 end
 
@@ -33,7 +33,7 @@ local function read(name)
 end
 
 -- False where there is nothing, 1 for what is of another type, else the value; and its size.
-local function look(name)
+local function read_for_lease(name)
   local value = redis.pcall('GET', name)
   if type(value) == 'table' then
     return 1, 0
@@ -41,7 +41,7 @@ local function look(name)
   return value, value and #value or 0
 end
 
-local function has(name)
+local function exists(name)
   return redis.call('STRLEN', name) > 0 or redis.call('EXISTS', name) == 1
 end
 
@@ -49,7 +49,7 @@ local function write(name, first)
   redis.call('SET', name, ARGV[first])
 end
 
-local function death_of(key)
+local function dead_since(key)
   local at = redis.call('ZSCORE', dead, key)
   return at and tonumber(at)
 end
@@ -66,7 +66,7 @@ local function fail(key, times)
 end
 
 -- As if none had ever been dead or failed. Of 512 at most, since so many fit on Lua's stack.
-local function forget(keys)
+local function clear_failures(keys)
   if #keys > 0 then
     redis.call('HDEL', failed, unpack(keys))
     redis.call('ZREM', dead, unpack(keys))

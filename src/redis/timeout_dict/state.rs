@@ -20,19 +20,19 @@ use crate::{
 };
 
 /// What is to be taken and is of another type, or can't be decoded, is due again after this.
-pub(super) const DUE_AGAIN: Duration = Duration::from_secs(60);
+pub(super) const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
 
 /// A deadline from here on is none: from it on, not each microsecond has a score.
-pub(super) const NEVER: u64 = 1 << 53;
+pub(super) const NO_DEADLINE: u64 = 1 << 53;
 
 /// In microseconds, 35 years. All ends are exact, as seconds too (with the fraction that `compat` writes), since they
 /// tell claims apart.
-const LONGEST_LEASE: u64 = 1 << 50;
+const MAX_LEASE_MICROS: u64 = 1 << 50;
 
-/// A take that is slower than its lease gets nothing, however patient the client is: what it is lent comes back by then,
-/// where its process has died.
-const LONGEST_TAKE: Duration = Duration::from_secs(5);
-const SHORTEST_TAKE: Duration = Duration::from_millis(100);
+/// A take that is slower than its lease gets nothing, however patient the client is: what it is lent comes back by
+/// then, where its process has died.
+const MAX_TAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_TAKE_LEASE: Duration = Duration::from_millis(100);
 
 pub(super) struct DictState {
     pub(super) client: Client,
@@ -41,7 +41,7 @@ pub(super) struct DictState {
     pub(super) retries: Retries,
     /// Who waits for what is due, one behind the other: only the first asks the server, as all others would find
     /// the same entry.
-    pub(super) waiting: Mutex<()>,
+    pub(super) turn: Mutex<()>,
 }
 
 impl DictState {
@@ -70,11 +70,11 @@ impl DictState {
     pub(super) async fn put_back(
         &self,
         key: &[u8],
-        was: &[u8],
+        saved: &[u8],
         value: &Reply,
     ) -> Result<(), Error> {
         let call = self.key_call(key, |scripts| &scripts.put_back);
-        let call = call.arg(was).arg(self.layout.args_of(value));
+        let call = call.arg(saved).arg(self.layout.args_of(value));
         // Once: by the second time another may have taken it, and it would be there twice.
         call.send_once(&self.client).await
     }
@@ -109,7 +109,7 @@ impl DictState {
     /// For how long a take is lent what it takes: as long as it tries to say that it has it.
     pub(super) fn take_lease(&self) -> Duration {
         let timeout = self.client.deadline(None).saturating_duration_since(Instant::now());
-        (2 * timeout.min(LONGEST_TAKE)).max(SHORTEST_TAKE)
+        (2 * timeout.min(MAX_TAKE_TIMEOUT)).max(MIN_TAKE_LEASE)
     }
 
     /// Names the key that is of another type than it should be: the server says only that one is, not which of
@@ -140,9 +140,9 @@ impl DictState {
 /// Rounded up, so that nothing is due too soon.
 pub(super) fn micros(span: Duration) -> u64 {
     let micros = span.as_nanos().div_ceil(1_000);
-    u64::try_from(micros).unwrap_or(NEVER).min(NEVER)
+    u64::try_from(micros).unwrap_or(NO_DEADLINE).min(NO_DEADLINE)
 }
 
 pub(super) fn lease_micros(lease: Duration) -> u64 {
-    micros(lease).min(LONGEST_LEASE)
+    micros(lease).min(MAX_LEASE_MICROS)
 }
