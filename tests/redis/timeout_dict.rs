@@ -225,7 +225,7 @@ async fn next_sleeps_and_does_not_ask_all_the_time() {
 }
 
 #[test]
-#[should_panic(expected = "`ask_every` must be longer than 0ns")]
+#[should_panic(expected = "ask_every must be longer than zero, got 0ns")]
 fn a_period_of_zero_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = Server::start();
