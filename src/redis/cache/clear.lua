@@ -1,7 +1,7 @@
--- Takes out all that is under keys of one shard, with what was to tell of it. What another program put there stays.
+-- Removes all entries of keys of one shard. Values of another type stay, since another program wrote them.
 --
 -- KEYS      as in prelude.lua, of each key
--- ARGV[2]   and what follows: the keys
+-- ARGV[2]   and the following: the keys
 -- Returns nothing.
 
 for at = 2, #ARGV do

@@ -1,10 +1,10 @@
--- Gives the live value of a key another TTL, where a condition holds. One of zero lets it die, which is told.
+-- Gives the live value of a key another TTL if a condition holds. With a TTL of zero it expires, with an event.
 --
 -- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
 -- ARGV[3]   the TTL in milliseconds; empty for none
--- ARGV[4]   ALWAYS; NX, XX, GT or LT as of EXPIRE; EXTEND (adds to the TTL that it has); or GETEX
--- Returns 1 where it did, of GETEX the value; else nothing.
+-- ARGV[4]   ALWAYS; NX, XX, GT or LT as in EXPIRE; EXTEND (adds to the remaining TTL); or GETEX
+-- Returns 1 (for GETEX, the value) if it did, else false.
 
 local key, ttl, how = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local at, had_expired = expire_if_due(key, shadow)
@@ -16,7 +16,7 @@ if not old then
     old = last >= 0 and last + 1 or nil
 end
 local new = deadline_in(ttl)
--- To have no deadline is to have an infinite one.
+-- No deadline compares as an infinite one.
 if how == 'EXTEND' then
     if not old then return false end
     new = ttl and old + ttl

@@ -1,16 +1,17 @@
--- What is there for who wants a value that may have to be loaded. Where there is no live one and nobody loads it, who
--- asks takes the lease.
+-- Looks up a value that may have to be loaded. If there is no live value and no other process is loading it, the caller
+-- gets the lease.
 --
 -- KEYS[1]   the record
 -- KEYS[2]   its load
--- KEYS[3]   what changes whenever all is cleared
--- ARGV[1]   the token of who asks; empty where it takes no lease
--- ARGV[2]   the lease, in milliseconds
--- Returns the live value or false, what may be used while it is loaded anew or false, and for how many milliseconds
--- somebody else has the lease: 0 where who asks has it now, -1 where nobody has.
+-- KEYS[3]   a random value that `clear` changes
+-- ARGV[1]   the token of the caller; empty to take no lease
+-- ARGV[2]   the lease in milliseconds
+-- Returns the live value or false; the stale value, which may be used during the load, or false; and for how many
+-- milliseconds another process holds the lease: 0 if the caller holds it now, -1 if no process does.
 --
--- A load is a hash: `token` may put what it loads until `till`; `stale` was the value, and may be used until `last`; both
--- as long as `cleared` is what it was. A write to the key removes it. Sent again, this finds its own token.
+-- A load is a hash: the holder of `token` may write its result until `till`; the previous value `stale` may be used
+-- until `last`; both only while `cleared` is unchanged. A write to the key removes the load. Idempotent: a retry finds
+-- its own token.
 
 local load, my_token = KEYS[2], ARGV[1]
 local value = redis.call('GET', KEYS[1])
@@ -26,7 +27,7 @@ if was[5] ~= cleared then
     token, stale, last = false, false, 0
 end
 if now >= last then stale = false end
--- Nobody has it, or rests, for longer than this, but by a clock that was ahead, as that of a master before a failover.
+-- No lease or pause is longer than this, unless the clock was ahead when it was taken (that of a former master).
 local longest = math.max(tonumber(ARGV[2]), 1000)
 if token and token ~= my_token and now < last_ms then
     if my_token ~= '' and last_ms > now + longest then

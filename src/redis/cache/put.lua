@@ -1,6 +1,6 @@
--- How a value is put, after prelude.lua: one of several keys, and whatever was there before.
+-- Write of a value of one of several keys, used after prelude.lua.
 
--- Where a dead value was there that nobody was told of, it is told first. What is dead at once is told, and put nowhere.
+-- Replaces the value. Publishes the expiry of an expired one first. A value with a TTL of zero expires immediately.
 local function put(record, shadow, load, key, value, ttl)
     local at = expire_if_due(key, shadow)
     local deadline = deadline_in(ttl)

@@ -1,8 +1,8 @@
--- Takes the value of a key out. What was dead already, and not told of, is told.
+-- Removes the value of a key. Publishes the expiry of an expired value.
 --
 -- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
--- ARGV[3]   EXPIRE where a live value dies now, which is told; else empty
+-- ARGV[3]   EXPIRE to publish the live value as expired; else empty
 -- Returns the live value, or false.
 
 local key = ARGV[2]

@@ -1,16 +1,16 @@
--- Renews the lease of a load, or gives it back; does nothing where it is over, or taken away.
+-- Renews or releases the lease of a load; does nothing if it has expired or was revoked.
 --
 -- KEYS[1]   the load: see lookup_lease.lua
--- ARGV[1]   the token of who has the lease
--- ARGV[2]   for how many milliseconds from now; 0 gives it back
--- ARGV[3]   whose it is from then on
--- Returns 1 where it did, else 0.
+-- ARGV[1]   the token of the holder
+-- ARGV[2]   new lease in milliseconds from now; 0 to release it
+-- ARGV[3]   the token of the new holder
+-- Returns 1 if it did, else 0.
 
 local load = KEYS[1]
 local was = redis.call('HMGET', load, 'token', 'last')
 if was[1] ~= ARGV[1] then return 0 end
 if ARGV[2] == '0' then
-    -- What is stale stays.
+    -- The stale value stays.
     redis.call('HDEL', load, 'token', 'till')
     if not was[2] then redis.call('UNLINK', load) end
     return 1

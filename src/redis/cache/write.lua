@@ -1,16 +1,16 @@
--- Puts a value at a key, with a TTL. Where a dead value was there that nobody was told of, it is told first.
+-- Writes a value at a key, with a TTL. Publishes the expiry of an expired value first.
 --
 -- KEYS      as in prelude.lua, of one key
 -- ARGV[2]   the key
--- ARGV[3]   its new value
--- ARGV[4]   the TTL in milliseconds; empty for none
--- ARGV[5]   SET; LONG (the same of what lives for so long that whoever loads the key finds it, and no load need be ended);
---           NX (only where no live value is) or KEEPTTL (the TTL is for a value that replaces none)
--- Returns the live value that it replaced, or false; of NX, 1 where it was put, else 0.
+-- ARGV[3]   the value
+-- ARGV[4]   its TTL in milliseconds; empty for none
+-- ARGV[5]   SET; LONG (as SET, for a TTL so long that a load in progress finds the value and need not be invalidated);
+--           NX (only if there is no live value); or KEEPTTL (the TTL is for a key without a live value)
+-- Returns the live value that it replaced, or false; for NX, 1 if it was written, else 0.
 
 local key, value, ttl, how = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
--- What write_fast_path.lua has not ended.
+-- The rest of a write that write_fast_path.lua has begun.
 if last_ms then
     local expired_value = not replaced and was_known and redis.call('GET', shadow)
     local expired_at = expired_value and deadline_of(shadow)

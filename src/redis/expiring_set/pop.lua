@@ -1,7 +1,7 @@
--- Takes the member with the lowest score out.
+-- Removes the member with the lowest score.
 --
 -- KEYS[1], ARGV[1]   as in prelude.lua
--- Returns it and its score; nothing where the set is empty.
+-- Returns it and its score; nothing if the set is empty.
 
 if expired_count <= MAX_REMOVED then
   return redis.call('ZPOPMIN', key)

@@ -1,10 +1,10 @@
--- Moves members in, all with one time as their score, in their order. What is dead at once does not come in, and
--- leaves where it was.
+-- Adds or moves members, in their order, with one time as their score. If that score has expired, they are removed
+-- instead.
 --
 -- KEYS[1], ARGV[1]   as in prelude.lua
--- ARGV[2]            the score; empty for the present
--- ARGV[3]            1 where they take the place of all that have this score
--- ARGV[4]            and what follows: the members
+-- ARGV[2]            the score; empty for the current time
+-- ARGV[3]            1 to replace all members with this score
+-- ARGV[4]            and the following: the members
 -- Returns nothing.
 
 local score = tonumber(ARGV[2]) or now
@@ -13,7 +13,7 @@ if ARGV[3] == '1' and not is_expired then
   redis.call('ZREMRANGEBYSCORE', key, first_of(score), last_of(score))
 end
 local first_score = not is_expired and next_score(score)
--- In parts, since so many fit on Lua's stack.
+-- In batches, because `unpack` is limited by the size of Lua's stack.
 for from = 4, #ARGV, 1000 do
   local to = math.min(from + 999, #ARGV)
   if is_expired then

@@ -1,10 +1,10 @@
--- Puts back what was taken in vain, unless there is an entry again.
+-- Puts back a removed entry that did not reach the caller, unless the key has an entry again.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
--- ARGV[3]         what it was, as of remove.lua
--- ARGV[4]         and what follows: its value, as `write` of the layout takes it
--- Returns whether it did, as 1 or 0.
+-- ARGV[3]         its former state, as returned by remove.lua
+-- ARGV[4]         and the following: its value, as `write` of the layout takes it
+-- Returns 1 if it did, else 0.
 
 local key, name = ARGV[2], KEYS[#KEYS]
 if exists(name) then

@@ -1,8 +1,8 @@
--- In how long an entry is due. Changes nothing.
+-- Returns the time until an entry is due. Changes nothing.
 --
 -- KEYS, ARGV[1]   as in prelude.lua
 -- ARGV[2]         the key
--- Returns microseconds, 0 where it is due or lent; as Redis' TTL -1 without a deadline, -2 without an entry.
+-- Returns microseconds, 0 if it is due or leased; -1 without a deadline and -2 without an entry, as Redis' TTL.
 
 local key = ARGV[2]
 if not exists(KEYS[#KEYS]) then
