@@ -341,7 +341,7 @@ where
         self.decode(&key, value)
     }
 
-    /// Reads a key that the near cache did not answer.
+    /// Reads a key from the server, after a miss in the near cache.
     async fn get_from_server<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         Q: Serialize + ?Sized,

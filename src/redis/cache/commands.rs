@@ -55,7 +55,7 @@ static READ_STREAM: Script =
 pub(super) struct Commands {
     pub(super) client: Client,
     pub(super) keyspace: Keyspace,
-    /// How long an expiration is kept for its subscribers, in milliseconds; `None` without events.
+    /// Retention of expirations for their subscribers, in milliseconds; `None` without events.
     retention: Option<u64>,
     /// Stale window of loaded values, in milliseconds.
     stale: u64,

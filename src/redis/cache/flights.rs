@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn flight_is_removed_when_its_last_member_leaves() {
+    fn flight_is_removed_with_its_last_member() {
         let flights = Arc::new(Flights::default());
         thread::scope(|scope| {
             for _ in 0..2 {

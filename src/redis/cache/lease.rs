@@ -23,7 +23,7 @@ pub(super) struct Lease {
     runtime: Handle,
     /// True if the server may regard this lease as held, so that `Drop` must release it.
     may_be_held: bool,
-    /// How long no other process may take the lease after its release.
+    /// Time after the release of the lease during which no other process may take it.
     retry_pause: Duration,
 }
 

@@ -58,7 +58,7 @@ where
         Ok(values)
     }
 
-    /// Reads a key that is not cached.
+    /// Reads an uncached key.
     pub(super) async fn read_near(
         &self,
         near: &Arc<dyn DynNearCache<V>>,
