@@ -63,8 +63,8 @@ use crate::engine::ttl::{Ttl, When};
 ///
 /// # Time
 ///
-/// Time is the server's, in milliseconds. A value lives at least as long as its TTL, and less than a millisecond
-/// longer; an expired value is never returned. A value with a TTL of zero is expired immediately. A TTL above
+/// Time is the server's, in milliseconds. A value expires when its TTL has elapsed, or less than a millisecond later; an
+/// expired value is never returned. A value with a TTL of zero is expired immediately. A TTL above
 /// 2<sup>52</sup> ms makes a value persistent.
 ///
 /// # Cost
@@ -341,7 +341,7 @@ where
         self.decode(&key, value)
     }
 
-    /// Reads a key from the server, after a miss in the near cache.
+    /// Asks the server for a key that the near cache did not answer.
     async fn get_from_server<Q>(&self, key: &Q) -> Result<Option<V>, Error>
     where
         Q: Serialize + ?Sized,

@@ -39,8 +39,8 @@ use super::{
 /// * Scores are times in whole milliseconds, rounded down. Members with equal scores are all kept, in the order of
 ///   pushing. Above 1,024 members with the same score, the last ones may be ordered by their bytes instead, as are
 ///   members with equal scores after the year 2109.
-/// * A score in the future lengthens a member's life. A score that is already `ttl` old is expired immediately: the
-///   member is not added, and is removed if it is in the set.
+/// * A member with a score in the future expires correspondingly later. A score that is already `ttl` old is expired
+///   immediately: the member is not added, and is removed if it is in the set.
 ///
 /// There are no events and no sweeper. An idle set is deleted as a whole when its last member expires (`PEXPIREAT`).
 ///

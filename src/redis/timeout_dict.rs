@@ -53,8 +53,7 @@ const MAX_CLEARED: usize = 512;
 /// stays readable, but of all claims and takes only [`take_dead`](Self::take_dead) returns it, unless it is
 /// [revived](Self::revive) or set again.
 ///
-/// An entry with a TTL of zero is due immediately. A TTL that ends after the year 2255 makes an entry without a
-/// deadline.
+/// An entry with a TTL of zero is due immediately. An entry whose TTL ends after the year 2255 has no deadline.
 ///
 /// # Migrating from the Python timeout dictionary
 ///

@@ -422,7 +422,7 @@ async fn events_without_subscribers_are_deleted_after_the_retention() {
 }
 
 #[tokio::test]
-async fn delivered_events_leave_only_stream_keys_on_the_server() {
+async fn only_stream_keys_remain_after_delivery() {
     let server = Server::start();
     let cache = cache(server.url()).await;
     let mut events = cache.events_lossless("g").await.unwrap();
@@ -500,7 +500,7 @@ async fn raw_bytes_of_an_event_are_unchanged() {
     assert_eq!((event.key, event.value), (7, bytes));
 }
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has executed.
 async fn scripts(server: &Server) -> u64 {
     let info: String = redis::cmd("INFO")
         .arg("commandstats")

@@ -5,8 +5,8 @@
 //! 2. A write to a key invalidates the load of that key (`lookup_lease.lua`), either in the same script, or implicitly:
 //!    a value with a long TTL is still there when the load publishes its result, which is then discarded. So a plain
 //!    `SET` is enough for most writes.
-//! 3. Deadlines are in the server's milliseconds. A value is expired from the millisecond of its deadline on. It lives
-//!    at least as long as its TTL, and less than a millisecond longer.
+//! 3. Deadlines are in the server's milliseconds. A value is expired from the millisecond of its deadline on, which is
+//!    never before its TTL has elapsed, and less than a millisecond after that.
 
 use std::{ops::Range, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Near cache: answers cached in this process, in a bounded embedded cache, while the server reports changes.
 //!
-//! Each answer is cached with the version that its key had before the request (`client/marks`), and is used while that
+//! Each answer is cached with the version that its key had before the request (`client/key_versions`), and is used while that
 //! version is current. So a changed key need not be removed: its outdated answer is ignored until it expires.
 
 use std::{
