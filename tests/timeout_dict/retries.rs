@@ -308,10 +308,10 @@ fn a_claim_may_be_dropped_where_there_is_no_runtime() {
 fn settings_are_checked() {
     let builder = Dict::builder;
     for (set, said) in [
-        (|| drop(Dict::builder().max_attempts(0)), "max_attempts is at least 1, and not 0"),
+        (|| drop(Dict::builder().max_attempts(0)), "max_attempts must be at least 1, got 0"),
         (
             || drop(Dict::builder().backoff(2 * SECOND, SECOND)),
-            "the first backoff is 2s, longer than the longest, 1s",
+            "backoff: first must not be longer than max, got 2s and 1s",
         ),
     ] as [(fn(), &str); 2]
     {
