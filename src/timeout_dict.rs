@@ -52,8 +52,8 @@ use crate::engine::{
 /// [`next_claim`](Self::next_claim) lease it until it is acknowledged ([`Claim::ack`]).
 ///
 /// An entry whose claim fails is delivered again, after a delay that grows with each failure.
-/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of deliveries: an entry that failed
-/// so often is *dead*. A dead entry stays readable, but of all claims and takes only
+/// [`max_attempts`](TimeoutDictBuilder::max_attempts) limits the number of failed attempts; an entry that
+/// reaches it is *dead*. A dead entry stays readable, but of all claims and takes only
 /// [`take_dead`](Self::take_dead) returns it, until it is [revived](Self::revive) or set.
 ///
 /// Due entries are returned oldest deadline first; of equal deadlines, the one that was set first. A leased
@@ -65,7 +65,7 @@ use crate::engine::{
 ///
 /// # From the timeout dictionary on Redis
 ///
-/// | Redis | here |
+/// | Redis | `TimeoutDict` |
 /// | --- | --- |
 /// | `set_data(key, data, timeout)` | [`set(k, v, ttl)`](Self::set): the value is replaced as a whole, not merged by fields |
 /// | `get_data(key)` | [`get(&k)`](Self::get) |
@@ -82,8 +82,8 @@ use crate::engine::{
 /// O(log n) in the next call that takes or claims. The memory of the entries is freed when the last one is
 /// removed.
 ///
-/// Each call takes part in Tokio's cooperative budget. Except for the two methods that wait, a call can only
-/// yield there, before it does anything, so all calls are cancel safe.
+/// Each call takes part in Tokio's cooperative budget. Except in the two methods that wait, this is the only
+/// point at which a call waits, and it precedes all its effects, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///

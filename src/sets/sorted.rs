@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # From Redis
 ///
-/// | Redis | here |
+/// | Redis | `SortedSet` |
 /// | --- | --- |
 /// | `ZADD` | [`insert`](Self::insert), [`extend`](Self::extend) |
 /// | `ZSCORE`, `ZRANK` | [`score`](Self::score), [`rank`](Self::rank) |
@@ -47,8 +47,8 @@ use crate::{
 ///
 /// A call takes one lock and costs O(log n), plus O(m) if m members are returned or removed. That cost is
 /// amortized: a set that has doubled, or shrunk to a third, gets a new table under the lock, which takes up
-/// to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). It can
-/// only yield there, before it does anything, so all calls are cancel safe.
+/// to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once in 61 calls). This is
+/// the only point at which it waits, and it precedes all effects of the call, so all calls are cancel safe.
 ///
 /// # Under the lock
 ///

@@ -113,7 +113,7 @@ async fn try_call(
         advance(62 * SECOND).await;
     }
     fuse(&fuses).store(calls, Relaxed);
-    let call = async {
+    let future = async {
         match call {
             0 => sets.push(new(0), new(7)).await,
             1 => sets.push_at(new(0), new(4), noon + 9 * SECOND).await,
@@ -127,7 +127,7 @@ async fn try_call(
             _ => drop(sets.len(&new(0)).await),
         }
     };
-    let panicked = std::panic::AssertUnwindSafe(call).catch_unwind().await.is_err();
+    let panicked = std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err();
     fuse(&fuses).store(0, Relaxed);
 
     // Each member is in a set or in an event.
@@ -177,11 +177,11 @@ async fn member_added_before_a_panic_expires_in_time() {
     // The sweepers sleep without a deadline by now.
     sleep(SECOND).await;
     fuses.eq.store(1, Relaxed);
-    let call = set.extend([new(7), new(7)]);
-    assert!(std::panic::AssertUnwindSafe(call).catch_unwind().await.is_err());
+    let future = set.extend([new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err());
     fuses.eq.store(1, Relaxed);
-    let call = sets.extend(new(0), [new(7), new(7)]);
-    assert!(std::panic::AssertUnwindSafe(call).catch_unwind().await.is_err());
+    let future = sets.extend(new(0), [new(7), new(7)]);
+    assert!(std::panic::AssertUnwindSafe(future).catch_unwind().await.is_err());
     sleep(2 * SECOND).await;
     assert_eq!((drain_events(&mut set_events).len(), drain_events(&mut sets_events).len()), (1, 1));
 }
@@ -199,7 +199,7 @@ async fn panicking_drop_does_not_prevent_other_drops() {
                 set.push(Panicking { id, fuses: fuses.clone() }).await;
             }
             bad.drop.store(1, Relaxed);
-            let call = async {
+            let future = async {
                 match way {
                     0 => sleep(3 * SECOND).await,
                     1 => {
@@ -210,7 +210,7 @@ async fn panicking_drop_does_not_prevent_other_drops() {
                     _ => drop(set.remove_range(..).await),
                 }
             };
-            let _ = std::panic::AssertUnwindSafe(call).catch_unwind().await;
+            let _ = std::panic::AssertUnwindSafe(future).catch_unwind().await;
             let count = events.as_mut().map(|events| {
                 let events =
                     std::iter::from_fn(|| unconstrained(events.recv()).now_or_never().flatten());

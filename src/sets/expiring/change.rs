@@ -26,8 +26,8 @@ pub(super) struct Change<'a, K, V, T> {
     pub(super) expired: u64,
 }
 
-/// Values that a change removed or did not use. The caller creates it before it takes the lock and drops it
-/// after unlock: `Drop` of keys and members is user code, which may call the set or panic.
+/// Values that a change removed or did not use. It is created before the lock is taken and dropped after
+/// unlock: `Drop` of keys and members is user code, which may call the set or panic.
 pub(super) struct DropQueue<K, V, T> {
     /// Members removed for a cause without subscribers.
     pub(super) members: Drained<Tick, T>,

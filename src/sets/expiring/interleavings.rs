@@ -46,8 +46,8 @@ impl BareShards {
     }
 }
 
-/// Concurrent pushes never leave the sweeper asleep beyond the lowest score: it sleeps no longer than until
-/// that, or has been woken.
+/// Concurrent pushes do not make the sweeper oversleep: it sleeps at most until the lowest score, or it has
+/// been woken.
 #[test]
 fn interleavings_of_pushes_and_a_sweep() {
     let tick = Tick::from_nanoseconds;

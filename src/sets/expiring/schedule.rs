@@ -1,8 +1,8 @@
 //! Times at which shards need a sweep, readable without a lock. Pushes update them, and the sweeper sleeps
 //! and selects shards by them.
 //!
-//! 1. `shards` has a lower bound on the scores of each shard. It is written only under that shard's lock, and
-//!    may be outdated only while that lock is held.
+//! 1. `shards` holds a lower bound on the scores of each shard. It is written only under that shard's lock,
+//!    and may be outdated only while that lock is held.
 //! 2. `lowest_of_all` is at most the minimum of `shards`. A push that lowers it wakes the sweeper. So between
 //!    two sweeps the sweeper reads only one word, regardless of the number of shards.
 //! 3. Both may be too low after a removal; that costs one unnecessary check. Only a sweep raises them.

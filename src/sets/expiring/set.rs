@@ -34,8 +34,8 @@ use crate::{
 /// * Members with equal scores are all kept, in the order in which they were pushed.
 /// * A score in the future extends the member's lifetime. If `score + ttl` overflows, the member never
 ///   expires.
-/// * A score that is `ttl` old or older is already expired. Such a push is ignored, without an event, because
-///   the member never was in the set. If the member is already in the set, it is removed with an
+/// * A push with a score that is `ttl` old or older is ignored: the member would be expired already, and no
+///   event is sent for it. If the member is already in the set, it is removed with an
 ///   [`Expired`](Cause::Expired) event that has the new deadline.
 ///
 /// Each call is atomic with respect to all others. Lookups take any borrowed form of a member (`&str` for
@@ -47,7 +47,7 @@ use crate::{
 /// -inf now-ttl`: the functions in the article "Time Expired Sets Using Redis", and the class
 /// `ExpiringPriorityQueue` of qr.
 ///
-/// | Redis, qr | here |
+/// | Redis, qr | `ExpiringSet` |
 /// | --- | --- |
 /// | `ZADD key now value`, `push(value)` | [`push`](Self::push) |
 /// | `push(value, score)` | [`push_at`](Self::push_at): any time; no score has the special meaning "now" |
@@ -69,7 +69,8 @@ use crate::{
 /// A call takes one lock and reads the clock once. It costs O(log n), plus O(m) if m members expire or are
 /// returned. That cost is amortized: a set that has doubled, or shrunk to a third, gets a new table under the
 /// lock, which takes up to 100 ns per member. An awaited call takes part in Tokio's cooperative budget (once
-/// in 61 calls). It can only yield there, before it does anything, so all calls are cancel safe.
+/// in 61 calls). This is the only point at which it waits, and it precedes all effects of the call, so all
+/// calls are cancel safe.
 ///
 /// # Under the lock
 ///

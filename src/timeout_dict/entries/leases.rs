@@ -72,7 +72,7 @@ impl<K, V> Entries<K, V> {
     }
 
     /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after
-    /// `delay`, or else after its backoff; if its lease has ended, it is due already.
+    /// `delay`. Without a `delay` it is due after its backoff, or already if its lease has ended.
     pub(in crate::timeout_dict) fn return_entry(
         &mut self,
         claim: ClaimId,
