@@ -52,7 +52,7 @@ async fn cache_metrics_match_its_stats() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_metrics_count_lag_and_missed_events() {
+async fn event_metrics_record_lag_and_missed_events() {
     let cache = Cache::builder().name("late events").event_capacity(4).build();
     let mut slow = cache.events();
     let mut other = cache.events();

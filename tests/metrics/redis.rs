@@ -10,7 +10,7 @@ use fleeting::{
 use crate::{SECOND, scrape, servers::Server};
 
 #[tokio::test]
-async fn redis_metrics_before_during_and_after_a_server_outage() {
+async fn redis_metrics_match_the_calls_through_a_server_outage() {
     let mut server = Server::durable();
     let client =
         Client::builder(server.url()).prefix("client").timeout(SECOND).connect().await.unwrap();
