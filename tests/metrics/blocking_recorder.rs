@@ -1,4 +1,4 @@
-//! Recorders that take their time, and that publish themselves.
+//! Recorders that block while metrics are exported, and recorders that publish themselves.
 
 use std::{
     cell::Cell,
@@ -16,60 +16,62 @@ use metrics::{
 };
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::{page, told};
+use super::{render, scrape};
 
-const NAME: &str = "held";
+const BLOCKED_CACHE: &str = "blocked";
 
-static HELD: Mutex<Held> = Mutex::new(Held::NotYet);
+static BLOCK_STATE: Mutex<BlockState> = Mutex::new(BlockState::Armed);
 static CHANGED: Condvar = Condvar::new();
 
 #[derive(Clone, Copy, PartialEq)]
-enum Held {
-    NotYet,
-    Now,
-    NoMore,
+enum BlockState {
+    Armed,
+    Blocking,
+    Released,
 }
 
-/// What was read by the thread and not told yet is told before a call of `publish_metrics` returns.
+/// Values that the exporter thread has read but not yet exported are exported before `publish_metrics`
+/// returns.
 #[tokio::test]
-async fn what_is_published_is_exact_although_the_thread_has_not_told_all() {
-    page();
-    let cache = Cache::builder().name(NAME).build();
-    // Another test may be the one who tells of it.
+async fn publish_metrics_waits_for_a_concurrent_export() {
+    render();
+    let cache = Cache::builder().name(BLOCKED_CACHE).build();
+    // The export may be caused by another test, so repeat until the exporter thread is the one that exports
+    // this cache.
     let mut sets = 0;
-    while *HELD.lock().unwrap() == Held::NotYet {
+    while *BLOCK_STATE.lock().unwrap() == BlockState::Armed {
         cache.set("ada", 42).await;
         sets += 1;
         thread::sleep(Duration::from_millis(10));
     }
     let (done, is_done) = channel();
     let publishing = thread::spawn(move || {
-        let told = told(NAME).counter("fleeting_cache_sets_total");
+        let metrics = scrape(BLOCKED_CACHE).counter("fleeting_cache_sets_total");
         let _ = done.send(());
-        told
+        metrics
     });
-    // It waits for the thread, so nothing comes.
+    // It waits for the blocked thread, so no message arrives.
     let early = is_done.recv_timeout(Duration::from_millis(200));
-    change(Held::NoMore);
+    set_state(BlockState::Released);
     assert_eq!(publishing.join().unwrap(), sets);
     assert_eq!(early, Err(RecvTimeoutError::Timeout));
 }
 
-/// A recorder that publishes while it is being told doesn't wait for itself.
+/// A recorder that calls `publish_metrics` during an export does not deadlock.
 #[tokio::test]
-async fn a_recorder_may_publish() {
+async fn recorder_may_call_publish_metrics() {
     let _cache: Cache<u64, u64> = Cache::builder().name("published").build();
-    let recorder = Publishing::default();
+    let recorder = PublishingRecorder::default();
     metrics::with_local_recorder(&recorder, fleeting::publish_metrics);
     assert!(recorder.has_published.get());
 }
 
 #[derive(Default)]
-struct Publishing {
+struct PublishingRecorder {
     has_published: Cell<bool>,
 }
 
-impl Recorder for Publishing {
+impl Recorder for PublishingRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -92,17 +94,18 @@ impl Recorder for Publishing {
     }
 }
 
-/// Holds the first set of the cache back that the thread tells of.
-pub(super) struct Holding(pub(super) PrometheusRecorder);
+/// Blocks the exporter thread at the first increment of a counter of the cache `BLOCKED_CACHE`, until
+/// released.
+pub(super) struct BlockingRecorder(pub(super) PrometheusRecorder);
 
-struct HoldingCounter(Counter);
+struct BlockingCounter(Counter);
 
-impl CounterFn for HoldingCounter {
+impl CounterFn for BlockingCounter {
     fn increment(&self, value: u64) {
-        let is_held = value > 0 && thread::current().name() == Some("fleeting-metrics");
-        if is_held && *HELD.lock().unwrap() == Held::NotYet {
-            change(Held::Now);
-            wait_until(Held::NoMore);
+        let must_block = value > 0 && thread::current().name() == Some("fleeting-metrics");
+        if must_block && *BLOCK_STATE.lock().unwrap() == BlockState::Armed {
+            set_state(BlockState::Blocking);
+            wait_until(BlockState::Released);
         }
         self.0.increment(value);
     }
@@ -112,7 +115,7 @@ impl CounterFn for HoldingCounter {
     }
 }
 
-impl Recorder for Holding {
+impl Recorder for BlockingRecorder {
     fn describe_counter(&self, key: KeyName, unit: Option<Unit>, help: SharedString) {
         self.0.describe_counter(key, unit, help);
     }
@@ -127,8 +130,8 @@ impl Recorder for Holding {
 
     fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
         let counter = self.0.register_counter(key, metadata);
-        if key.labels().any(|label| label.value() == NAME) {
-            return Counter::from_arc(Arc::new(HoldingCounter(counter)));
+        if key.labels().any(|label| label.value() == BLOCKED_CACHE) {
+            return Counter::from_arc(Arc::new(BlockingCounter(counter)));
         }
         counter
     }
@@ -142,12 +145,12 @@ impl Recorder for Holding {
     }
 }
 
-fn change(held: Held) {
-    *HELD.lock().unwrap() = held;
+fn set_state(state: BlockState) {
+    *BLOCK_STATE.lock().unwrap() = state;
     CHANGED.notify_all();
 }
 
-fn wait_until(held: Held) {
-    let guard = HELD.lock().unwrap();
-    drop(CHANGED.wait_while(guard, |now| *now != held).unwrap());
+fn wait_until(state: BlockState) {
+    let guard = BLOCK_STATE.lock().unwrap();
+    drop(CHANGED.wait_while(guard, |now| *now != state).unwrap());
 }

@@ -1,4 +1,4 @@
-//! How an entry is lent, and what becomes of it when the claim ends.
+//! Leases: claiming entries, and the end of claims and leases.
 
 use std::time::Duration;
 
@@ -6,21 +6,22 @@ use super::{ClaimId, ClaimedEntry, Entries, Location, QueuedIn, Timer};
 use crate::engine::clock::{Deadline, Now, Tick};
 
 impl<K, V> Entries<K, V> {
-    /// Puts back in `deadlines` what was on leases that are over, or in `dead`. Their claims are not void yet.
+    /// Moves entries whose lease has ended back to `deadlines`, or to `dead` if they have no attempts left.
+    /// Their claims are not void yet.
     pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) {
         while let Some(first) = self.leases.first(|_| ())
             && now.is_dead(first.deadline)
         {
             self.leases.remove_first();
             self.counts.failed += 1;
-            match self.has_failed_for_good(first.location) {
-                true => self.bury(first.location),
+            match self.has_exhausted_attempts(first.location) {
+                true => self.move_to_dead(first.location),
                 false => self.enqueue(first.location),
             }
         }
     }
 
-    /// Lends the first entry that is due.
+    /// Claims the first due entry for `lease`.
     pub(in crate::timeout_dict) fn claim_first(
         &mut self,
         now: Tick,
@@ -44,7 +45,7 @@ impl<K, V> Entries<K, V> {
         Some(ClaimedEntry { key, value, attempts, id })
     }
 
-    /// Takes out what the claim is on, unless that is void.
+    /// Removes and returns the entry of a claim, unless the claim is void.
     pub(in crate::timeout_dict) fn ack(&mut self, claim: ClaimId) -> Option<(K, V)> {
         if self.is_void(claim) {
             return None;
@@ -54,7 +55,7 @@ impl<K, V> Entries<K, V> {
         Some(self.remove_at(claim.location))
     }
 
-    /// Lets the lease be over at `end`; tells whether the claim is not void.
+    /// Sets the end of the lease. Returns `false` if the claim is void.
     pub(in crate::timeout_dict) fn extend(
         &mut self,
         claim: ClaimId,
@@ -70,48 +71,48 @@ impl<K, V> Entries<K, V> {
         true
     }
 
-    /// Ends the claim; tells whether it was not void. The entry comes again in `delay`, or after its backoff; where the
-    /// lease is over it does already.
-    pub(in crate::timeout_dict) fn give_back(
+    /// Ends a claim, as a failed attempt. Returns `false` if the claim is void. The entry is due again after
+    /// `delay`. Without a `delay` it is due after its backoff, or already if its lease has ended.
+    pub(in crate::timeout_dict) fn return_entry(
         &mut self,
         claim: ClaimId,
         delay: Option<Duration>,
         now: Tick,
     ) -> bool {
-        // So that it makes no difference whether somebody looked at a lease that is over.
+        // First, so that the result does not depend on whether an earlier call noticed the end of the lease.
         self.end_leases(&now);
         if self.is_void(claim) {
             return false;
         }
         let location = claim.location;
-        // Else the end of its lease was.
-        self.counts.failed += u64::from(!self.is_dead(location) && !self.is_back(location));
-        if self.is_dead(location) || delay.is_none() && self.is_back(location) {
-            // It is where it is to be.
-        } else if self.has_failed_for_good(location) {
+        // Otherwise the end of its lease was already counted as the failure.
+        self.counts.failed += u64::from(!self.is_dead(location) && !self.has_lease_ended(location));
+        if self.is_dead(location) || delay.is_none() && self.has_lease_ended(location) {
+            // The end of the lease already moved it to its queue.
+        } else if self.has_exhausted_attempts(location) {
             self.dequeue(location);
-            self.bury(location);
+            self.move_to_dead(location);
         } else {
             let attempts = self.entry(location).attempts;
-            let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, &mut self.random));
+            let delay = delay.unwrap_or_else(|| self.retries.backoff(attempts, &mut self.rng));
             self.reschedule(location, now.after(delay));
         }
-        // Last, as a lease is found by it.
+        // Last, as removing the lease from its queue needs the number.
         self.entry_mut(location).claim = 0;
         true
     }
 
-    /// Of an entry that is not dead: whether the claim that is out is the last there may be.
-    pub(super) fn has_failed_for_good(&self, location: Location) -> bool {
-        self.retries.are_over(self.entry(location).attempts)
+    /// Returns whether the current claim of an entry is its last allowed attempt. The entry must not be dead.
+    pub(super) fn has_exhausted_attempts(&self, location: Location) -> bool {
+        self.retries.is_exhausted(self.entry(location).attempts)
     }
 
-    /// Whether it waits for somebody already, as its lease is over.
-    fn is_back(&self, location: Location) -> bool {
+    /// Returns whether the entry is back in `deadlines`, because its lease has ended.
+    fn has_lease_ended(&self, location: Location) -> bool {
         matches!(self.entry(location).queued_in, QueuedIn::Deadlines)
     }
 
-    /// From no queue into `leases`, where the lease has an end.
+    /// Adds an entry that is in no queue to `leases`, if the lease has an end.
     fn enqueue_lease(&mut self, claim: ClaimId, end: Deadline) {
         let entry = self.entry_mut(claim.location);
         if end.is_persistent() {
@@ -122,7 +123,7 @@ impl<K, V> Entries<K, V> {
         entry.lease_end = end;
         let timer = Timer { deadline: end, sequence: claim.sequence, location: claim.location };
         self.leases.insert(timer);
-        self.wake_for(end);
+        self.request_wake_before(end);
     }
 
     fn is_void(&self, claim: ClaimId) -> bool {
