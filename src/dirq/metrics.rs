@@ -44,7 +44,7 @@ pub(super) fn register_queue(metrics: &Arc<QueueMetrics>, path: &Path) {
 
 #[cfg(feature = "metrics")]
 impl Source for QueueMetrics {
-    fn read(&self, figures: &mut Figures) {
+    fn read(&self, figures: &mut MetricValues) {
         figures.count(self.added.load(Relaxed));
         figures.count(self.removed.load(Relaxed));
     }

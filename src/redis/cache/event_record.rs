@@ -75,9 +75,9 @@ impl<K: DeserializeOwned, V: DeserializeOwned> EventDecoder<K, V> {
         record: &EventRecord,
         now: ClockPair,
     ) -> Result<Event<K, V>, Error> {
-        if let Some(feed) = self.commands.client.feed() {
+        if let Some(invalidations) = self.commands.client.invalidations() {
             // A subscriber that has received the event must not read the expired value from the near cache.
-            feed.fall(&record.key);
+            invalidations.invalidate(&record.key);
         }
         let (key, value) = self.key_and_value(record)?;
         let published_at = record.id.split('-').next().and_then(|at| at.parse().ok());

@@ -20,7 +20,7 @@ use crate::{
 /// Flights by encoded key. Results are encoded values, so that values need not be `Clone`.
 pub(super) struct Flights {
     hasher: DefaultHasher,
-    by_key: Mutex<Meetings<Vec<u8>, Flight<Vec<u8>>>>,
+    by_key: Mutex<WaitMap<Vec<u8>, Flight<Vec<u8>>>>,
 }
 
 /// Membership in a flight, as its leader or a follower, until it is dropped.
@@ -56,20 +56,20 @@ impl Flights {
         let hash = self.hasher.hash_one(key);
         let mut by_key = self.lock();
         let Joined { shared, is_first } =
-            by_key.join(hash, key, || key.to_vec(), Flight::is_over, Flight::new);
-        let reads_begun = shared.overtakes();
+            by_key.join(hash, key, || key.to_vec(), Flight::is_finished, Flight::new);
+        let reads_begun = shared.write_version();
         drop(by_key);
         LoadGuard { flights: self.clone(), hash, flight: shared, is_leader: is_first, reads_begun }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Meetings<Vec<u8>, Flight<Vec<u8>>>> {
+    fn lock(&self) -> MutexGuard<'_, WaitMap<Vec<u8>, Flight<Vec<u8>>>> {
         self.by_key.lock().expect("nothing panics under this lock")
     }
 }
 
 impl Default for Flights {
     fn default() -> Self {
-        Self { hasher: DefaultHasher::default(), by_key: Mutex::new(Meetings::new()) }
+        Self { hasher: DefaultHasher::default(), by_key: Mutex::new(WaitMap::new()) }
     }
 }
 
@@ -80,7 +80,7 @@ impl LoadGuard {
 
     /// Returns whether the current task is running this load, so that it would wait for itself.
     pub(super) fn is_reentrant(&self) -> bool {
-        Within::is(&self.flight)
+        ReentrancyScope::is(&self.flight)
     }
 
     /// Awaits `load` and marks the task as running this load.
@@ -92,22 +92,24 @@ impl LoadGuard {
     pub(super) fn begin_read(&mut self) {
         // Under the lock: a caller joins either before this request and gets its reply, or after it and does not.
         let by_key = self.flights.lock();
-        self.reads_begun = self.flight.overtakes();
-        self.flight.overtake();
+        self.reads_begun = self.flight.write_version();
+        self.flight.bump_write_version();
         drop(by_key);
     }
 
     /// Waits for the leader's result. Cancel safe.
     pub(super) async fn wait(&mut self) -> FlightOutcome {
-        let landing = match self.flight.wait().await {
-            Awaited::Leads => {
+        let result = match self.flight.wait().await {
+            WaitOutcome::Leader => {
                 self.is_leader = true;
                 return FlightOutcome::Leader;
             }
-            WaitOutcome::Finished(landing) => landing,
+            WaitOutcome::Finished(result) => result,
         };
-        match &landing.outcome {
-            Ok(value) if landing.began >= self.reads_begun => FlightOutcome::Loaded(value.clone()),
+        match &result.outcome {
+            Ok(value) if result.started_at_version >= self.reads_begun => {
+                FlightOutcome::Loaded(value.clone())
+            }
             Ok(_) => FlightOutcome::Retry,
             Err(failure) => match failure.downcast_ref() {
                 None => FlightOutcome::LoaderFailed(failure.clone()),
@@ -133,7 +135,7 @@ impl LoadGuard {
     }
 
     fn finish_flight(mut self, outcome: Result<Vec<u8>, Failure>) {
-        self.flight.land(Landing { began: self.reads_begun, outcome });
+        self.flight.finish(LoadResult { started_at_version: self.reads_begun, outcome });
         self.is_leader = false;
     }
 }
@@ -142,7 +144,7 @@ impl Drop for LoadGuard {
     fn drop(&mut self) {
         if self.is_leader {
             // Before leaving the flight, so that a follower that is still in it becomes the leader.
-            self.flight.give_up();
+            self.flight.abandon();
         }
         let key = self.flights.lock().leave(self.hash, &self.flight);
         // The key is freed after unlock.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::{
     Error,
-    client::{Feed, Mark},
+    client::{Invalidations, KeyVersion},
 };
 
 /// Reads in flight of one near cache.
@@ -23,7 +23,7 @@ pub(super) type Key = Box<[u8]>;
 /// A read that callers may join while its key version is current: its reply is then no older than anything they have
 /// seen.
 struct InFlightRead<V> {
-    mark: Mark,
+    version: KeyVersion,
     answer: Answer<V>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct ReadLeader<V> {
 struct RemoveOnDrop<V> {
     reads: Arc<InFlightReads<V>>,
     key: Key,
-    mark: Mark,
+    version: KeyVersion,
 }
 
 impl<V> InFlightReads<V> {
@@ -55,24 +55,24 @@ impl<V> InFlightReads<V> {
     pub(super) fn join(
         self: &Arc<Self>,
         key: &[u8],
-        feed: &Feed,
+        invalidations: &Invalidations,
     ) -> (Answer<V>, Option<ReadLeader<V>>) {
         let mut reads = self.lock();
         if let Some(read) = reads.get(key)
-            && feed.stands(read.mark)
+            && invalidations.is_current(read.version)
         {
             return (read.answer.clone(), None);
         }
         // Taken before the request is sent, so that every later change makes it outdated.
-        let mark = feed.mark(key);
+        let version = invalidations.version(key);
         let (sender, answer) = oneshot::channel();
         let answer = answer.shared();
         let key: Key = key.into();
         // A replaced read continues for the callers that wait for it.
-        let old = reads.insert(key.clone(), InFlightRead { mark, answer: answer.clone() });
+        let old = reads.insert(key.clone(), InFlightRead { version, answer: answer.clone() });
         drop(reads);
         drop(old);
-        let entry = RemoveOnDrop { reads: self.clone(), key, mark };
+        let entry = RemoveOnDrop { reads: self.clone(), key, version };
         (answer, Some(ReadLeader { entry, sender }))
     }
 
@@ -88,8 +88,8 @@ impl<V> ReadLeader<V> {
     }
 
     /// Returns the key version from before the request.
-    pub(super) fn mark(&self) -> Mark {
-        self.entry.mark
+    pub(super) fn version(&self) -> KeyVersion {
+        self.entry.version
     }
 
     pub(super) fn send(self, answer: Result<Option<V>, Error>) {
@@ -110,7 +110,9 @@ impl<V> Drop for RemoveOnDrop<V> {
         let mut reads = self.reads.lock();
         // A newer read may have replaced this one after its key version was invalidated.
         let finished = match reads.entry(std::mem::take(&mut self.key)) {
-            Entry::Occupied(read) if read.get().mark == self.mark => Some(read.remove_entry()),
+            Entry::Occupied(read) if read.get().version == self.version => {
+                Some(read.remove_entry())
+            }
             _ => None,
         };
         drop(reads);

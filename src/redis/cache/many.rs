@@ -132,7 +132,7 @@ pub(super) async fn read_page<K: AsRef<[u8]>>(
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let client = commands.client.for_batches();
     let keys = &keys[..keys.len().min(MAX_KEYS_PER_READ)];
-    let page = commands.get_many(keys).divisible().send_idempotent(&client).await;
+    let page = commands.get_many(keys).multi_key().send_idempotent(&client).await;
     let Err(Error::Unavailable(cause)) = &page else { return page };
     if !is_try_again(cause) {
         return page;

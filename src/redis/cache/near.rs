@@ -71,7 +71,7 @@ pub(super) struct NearCache<V> {
     settings: NearSettings,
     commands: Arc<Commands>,
     /// That of the client of `commands`. A clone, because a look-up would have to follow three pointers to it.
-    feed: Arc<Feed>,
+    invalidations: Arc<Invalidations>,
     format: Format,
     name: String,
     /// Created by the first read: an embedded cache needs a runtime, but the builder of this cache does not.
@@ -99,7 +99,8 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         format: Format,
         name: String,
     ) -> Arc<dyn DynNearCache<V>> {
-        let feed = commands.client.feed().expect("its client was made with one").clone();
+        let invalidations =
+            commands.client.invalidations().expect("its client was made with one").clone();
         Arc::new(Self {
             settings,
             commands,
@@ -143,7 +144,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         // underestimated.
         let started = Instant::now();
         let (get, ttl) = (self.commands.get(leader.key()), self.commands.ttl(leader.key()));
-        let reply = get.send_both(ttl, &self.commands.client).await;
+        let reply = get.send_both_tracked(ttl, &self.commands.client).await;
         self.finish_read(leader, started, reply).await;
     }
 
@@ -152,11 +153,11 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         while !leaders.is_empty() {
             let started = Instant::now();
             let call = self.commands.read_many(&leaders);
-            let page = call.send_told::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
+            let page = call.send_tracked::<(Vec<Option<Vec<u8>>>, Vec<i64>)>(&self.commands.client);
             let ((values, ttls), is_tracked) =
                 match page.await {
                     Ok(page) => page,
-                    Err(Error::Unavailable(cause)) if is_divided(&cause) => {
+                    Err(Error::Unavailable(cause)) if is_try_again(&cause) => {
                         join_all(leaders.into_iter().map(|leader| self.read_one(leader))).await;
                         return;
                     }
@@ -197,7 +198,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         started: Instant,
         reply: Result<ReadReply, Error>,
     ) {
-        let (key, mark) = (leader.key(), leader.mark());
+        let (key, version) = (leader.key(), leader.version());
         let reply = reply.and_then(|(value, ttl, is_tracked)| {
             let record = || self.commands.keyspace.record(key);
             let value = value.map(|value| self.format.decode(&value, record)).transpose()?;
@@ -206,7 +207,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         let (value, ttl, is_tracked) = match reply {
             Ok(reply) => reply,
             Err(error) => {
-                self.feed.fall(key);
+                self.invalidations.invalidate(key);
                 return leader.send(Err(error));
             }
         };
@@ -217,15 +218,15 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
             (Some(_), ..-1) => Duration::ZERO,
             (Some(_), ttl) => max_age.min(Duration::from_millis(ttl.unsigned_abs())),
         };
-        if is_tracked && !ttl_here.is_zero() && self.feed.stands(mark) {
-            let cached = CachedAnswer { value: value.clone(), mark };
+        if is_tracked && !ttl_here.is_zero() && self.invalidations.is_current(version) {
+            let cached = CachedAnswer { value: value.clone(), version };
             match started.checked_add(ttl_here) {
                 Some(until) => self.cached().set_until(key.into(), cached, until).await,
                 None => self.cached().set(key.into(), cached).await,
             };
         } else {
             // This reply may be newer than a cached answer, which must not be returned after it.
-            self.feed.fall(key);
+            self.invalidations.invalidate(key);
             self.bypassed.fetch_add(1, Relaxed);
         }
         leader.send(Ok(value));
@@ -265,12 +266,13 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
 impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for NearCache<V> {
     fn poll_cached(&self, key: &[u8], cx: &mut Context<'_>, found: &mut PollGet<V>) -> Poll<bool> {
         let Some(cached) = self.cached.get() else { return Poll::Ready(false) };
-        let Some(CachedAnswer { value, mark }) = ready!(std::pin::pin!(cached.get(key)).poll(cx))
+        let Some(CachedAnswer { value, version }) =
+            ready!(std::pin::pin!(cached.get(key)).poll(cx))
         else {
             return Poll::Ready(false);
         };
         // Checked after the look-up: a change that the process saw before this call has bumped the version by now.
-        if !self.feed.stands(mark) {
+        if !self.invalidations.is_current(version) {
             self.outdated.fetch_add(1, Relaxed);
             return Poll::Ready(false);
         }
@@ -283,7 +285,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
 
     fn read(self: Arc<Self>, key: Vec<u8>) -> BoxFuture<'static, Result<Option<V>, Error>> {
         async move {
-            let (answer, leader) = self.in_flight.join(&key, &self.feed);
+            let (answer, leader) = self.in_flight.join(&key, &self.invalidations);
             let is_leader = leader.is_some();
             if let Some(leader) = leader {
                 // In its own task, so that the read completes even if this caller is dropped.
@@ -302,7 +304,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> DynNearCache<V> for Ne
         async move {
             let (mut answers, mut leaders) = (Vec::with_capacity(keys.len()), Vec::new());
             for key in &keys {
-                let (answer, leader) = self.in_flight.join(key, &self.feed);
+                let (answer, leader) = self.in_flight.join(key, &self.invalidations);
                 answers.push((answer, leader.is_some()));
                 leaders.extend(leader);
             }
@@ -329,7 +331,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCounters for NearC
         let misses = self.misses.load(Relaxed);
         let values = found.saturating_sub(self.outdated.load(Relaxed) + misses);
         let bypassed = self.bypassed.load(Relaxed);
-        NearStats { values, misses, invalidations: self.feed.told_of(), bypassed }
+        NearStats { values, misses, invalidations: self.invalidations.changes_received(), bypassed }
     }
 }
 

@@ -210,10 +210,10 @@ impl ScanCursor {
                 self.nodes = None;
                 return Ok(Some(Vec::new()));
             }
-            if let Some(feed) = client.feed() {
+            if let Some(invalidations) = client.invalidations() {
                 // Cached answers for keys that the scan did not find are outdated: the process has seen that they are
                 // missing.
-                feed.fall_all();
+                invalidations.invalidate_all();
             }
             return Ok(None);
         };

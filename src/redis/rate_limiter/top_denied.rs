@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(super) struct TopDenied {
-    subjects: hot::Hot<Vec<u8>>,
+    subjects: top_denied::TopDenied<Vec<u8>>,
     hasher: DefaultHasher,
     created_at: Instant,
 }
@@ -19,7 +19,7 @@ pub(super) struct TopDenied {
 impl TopDenied {
     /// Creates counters that show the keys as written on the server if `are_keys_shown`, and their hashes otherwise.
     pub(super) fn new(are_keys_shown: bool) -> Self {
-        let show = are_keys_shown.then(|| -> hot::ShowKey<Vec<u8>> {
+        let show = are_keys_shown.then(|| -> top_denied::ShowKey<Vec<u8>> {
             Arc::new(|subject| String::from_utf8_lossy(key_of_tagged(subject)).into_owned())
         });
         Self {

@@ -86,7 +86,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     where
         S: SetKey<T, Key = K, Value = V>,
     {
-        let event_cause = self.journal.wants(cause).then_some(cause)?;
+        let event_cause = self.journal.has_subscriber(cause).then_some(cause)?;
         set_key.clone_for_events(count, &mut self.drop_queue.keys);
         Some(event_cause)
     }
@@ -101,7 +101,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     {
         let departure = |(deadline, member)| {
             let (key, value) = S::event(&mut self.drop_queue.keys, member);
-            Departure { key, value, cause, deadline, at: self.now, farewell: None }
+            Departure { key, value, cause, deadline, at: self.now, waiters: None }
         };
         let mut departures = departed.into_iter().map(departure).collect();
         self.journal.record_all(self.shard, cause, &mut departures);

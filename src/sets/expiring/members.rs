@@ -72,7 +72,7 @@ impl<T> Members<T> {
     /// Removes all expired members. Every operation begins with this.
     #[inline]
     pub(super) fn expire<S: SetKey<T>>(&mut self, set_key: S, change: &mut ChangeOf<'_, T, S>) {
-        if !change.journal.wants(Cause::Expired) {
+        if !change.journal.has_subscriber(Cause::Expired) {
             // Usually at most one member is expired. A few are removed one by one, which needs no allocation.
             for _ in 0..INLINE_DRAINED {
                 match self.lowest() {

@@ -9,7 +9,7 @@ static SERIES: [Series; 6] = [
     gauge("fleeting_set_resident", "Resident members; for `ExpiringSets`, its sets."),
     counter("fleeting_set_expired_total", "Members removed because they expired."),
     gauge("fleeting_set_subscribers", "Open event streams."),
-    spread(
+    histogram(
         "fleeting_set_event_lag_seconds",
         "Time from a member's deadline to its event, if it has a subscriber.",
     ),
