@@ -81,7 +81,7 @@ use self::{
     side_tables::SideTables,
     tags::TagNames,
     waiters::Waiters,
-    window::{Locked, Shards, Table},
+    window::{ShardWriteGuard, Shards, Table},
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -101,11 +101,11 @@ pub(crate) struct Store<K, V, S> {
     journal: Arc<Journal<K, V>>,
     bound: Option<Box<Bound<K, V>>>,
     /// How long an entry may be idle.
-    idle: Option<Duration>,
+    time_to_idle: Option<Duration>,
     /// How long what is dead stays for those who ask for it, in nanoseconds.
     stale_window: u64,
     /// Odd where tags were removed that values may still have; never the same again.
-    removed: AtomicUsize,
+    tag_removals: AtomicUsize,
     tags: TagNames,
     /// [`Deadline::order`] of when a sweeper that rests looks again; zero where none rests.
     wake_deadline: AtomicU64,
@@ -133,7 +133,7 @@ struct ShardState<K, V> {
 #[repr(align(128))]
 struct ShardMeta {
     /// [`Deadline::order`] of a deadline before which nothing in the shard dies.
-    soonest: AtomicU64,
+    earliest_expiry: AtomicU64,
     departures: DepartureCounters,
     /// The most entries that there were of late, for [`Store::shrink`].
     peak: AtomicUsize,
@@ -172,9 +172,9 @@ where
             reserved: capacity.div_ceil(shards),
             journal: Arc::new(Journal::new()),
             bound: None,
-            idle: None,
+            time_to_idle: None,
             stale_window: 0,
-            removed: AtomicUsize::new(0),
+            tag_removals: AtomicUsize::new(0),
             tags: TagNames::new(),
             wake_deadline: AtomicU64::new(0),
             unhashed: AtomicUsize::new(0),
@@ -227,39 +227,39 @@ where
     #[cold]
     fn expire_found(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
     ) {
         let (key, entry) = self.take_out(&mut locked, bucket);
-        self.expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
+        self.record_expired(locked, index, entry.depart(key, Cause::Expired, now.tick()));
     }
 
     /// Takes an entry out of its shard.
     fn take_out(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         bucket: usize,
     ) -> (K, Entry<V>) {
         let (table, state) = locked.parts();
         let taken = window::take_at(table, bucket);
-        self.free(state.side_tables.left(bucket));
+        self.release(state.side_tables.departed(bucket));
         taken
     }
 
     /// So much has left.
     #[inline]
-    fn free(&self, weight: u64) {
+    fn release(&self, weight: u64) {
         if let Some(bound) = &self.bound {
-            bound.free(weight);
+            bound.release(weight);
         }
     }
 
     /// Records and counts what was taken from a shard because it was dead, and unlocks the shard.
-    fn expired(
+    fn record_expired(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         mut departure: Departure<K, V>,
     ) {
@@ -274,13 +274,14 @@ where
     #[inline]
     fn attach_waiters(&self, state: &mut ShardState<K, V>, departure: &mut Departure<K, V>) {
         if let Some(waiters) = &mut state.waiters {
-            departure.waiters = waiters.waiters(&departure.key, |key| self.rehash(key));
+            departure.waiters =
+                waiters.take_departure_waiters(&departure.key, |key| self.hash_or_zero(key));
         }
     }
 
     fn insert(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         Location { hash, index }: Location,
         key: K,
         entry: Entry<V>,
@@ -288,15 +289,15 @@ where
         let (table, state) = locked.parts();
         if table.capacity() == table.len() {
             // Grown here and not within `insert`, so that it is known when entries change places.
-            match state.side_tables.is_any() {
-                false => table.reserve(1, |(key, _)| self.rehash(key)),
+            match state.side_tables.is_active() {
+                false => table.reserve(1, |(key, _)| self.hash_or_zero(key)),
                 true => self.grow(table, &mut state.side_tables),
             }
             state.entries_moved(table);
         }
         let deadline = entry.deadline();
-        let bucket = window::insert(table, hash, key, entry, |key| self.rehash(key));
-        self.note(state, index, bucket, deadline);
+        let bucket = window::insert(table, hash, key, entry, |key| self.hash_or_zero(key));
+        self.note_deadline(state, index, bucket, deadline);
         bucket
     }
 
@@ -304,41 +305,47 @@ where
     #[inline]
     fn write(
         &self,
-        place: Location,
-        is_it: impl FnMut(&K, &Entry<V>) -> bool,
-    ) -> Locked<'_, K, V, ShardState<K, V>> {
-        let mut locked = self.shards.write(place.index);
-        self.bring(&mut locked, place, is_it);
+        location: Location,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
+    ) -> ShardWriteGuard<'_, K, V, ShardState<K, V>> {
+        let mut locked = self.shards.write(location.index);
+        self.ensure_moved(&mut locked, location, matches);
         locked
     }
 
     /// If the key `is_it`, its entry is in the table of its shard from now on.
     #[inline]
-    fn bring(
+    fn ensure_moved(
         &self,
-        locked: &mut Locked<'_, K, V, ShardState<K, V>>,
-        place: Location,
-        is_it: impl FnMut(&K, &Entry<V>) -> bool,
+        locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
+        location: Location,
+        matches: impl FnMut(&K, &Entry<V>) -> bool,
     ) {
         if locked.state().old.is_some() {
-            self.move_key(locked, place, is_it);
+            self.move_key(locked, location, matches);
         }
     }
 
     /// What is in this bucket dies at `deadline`.
     #[inline]
-    fn note(&self, state: &mut ShardState<K, V>, shard: usize, bucket: usize, deadline: Deadline) {
+    fn note_deadline(
+        &self,
+        state: &mut ShardState<K, V>,
+        shard: usize,
+        bucket: usize,
+        deadline: Deadline,
+    ) {
         if let Some(bound) = self.evicting_bound() {
-            bound.note(deadline);
+            bound.note_deadline(deadline);
         }
-        if let Some(soonest) = state.index.note(bucket, deadline) {
-            self.note_soonest(shard, soonest);
+        if let Some(earliest) = state.index.note_deadline(bucket, deadline) {
+            self.note_earliest_expiry(shard, earliest);
         }
     }
 
     /// The hash of a key that moves. One that panics would cost other entries their place, so such a key
     /// gets any hash: nobody finds it again, and the sweep lets it leave when its time comes.
-    fn rehash(&self, key: &K) -> u64 {
+    fn hash_or_zero(&self, key: &K) -> u64 {
         catch_unwind(AssertUnwindSafe(|| self.shards.hasher().hash_one(key))).unwrap_or_else(|_| {
             self.unhashed.fetch_add(1, Relaxed);
             0
@@ -370,7 +377,7 @@ impl<K, V> ShardState<K, V> {
 impl ShardMeta {
     fn new() -> Self {
         Self {
-            soonest: AtomicU64::new(Deadline::PERSISTENT.order()),
+            earliest_expiry: AtomicU64::new(Deadline::PERSISTENT.order()),
             departures: DepartureCounters::default(),
             peak: AtomicUsize::new(0),
         }

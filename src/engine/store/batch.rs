@@ -14,7 +14,7 @@ use super::{
     entry::{Cause, Entry},
     evict::DropQueue,
     window,
-    write::tell,
+    write::notify_insert_waiters,
 };
 use crate::engine::{
     clock::{Deadline, Now},
@@ -26,10 +26,10 @@ use crate::engine::{
 pub(crate) const PART: usize = 1_024;
 
 /// How many keys are looked up, put or removed under one lock at most: some microseconds.
-const AT_ONCE: usize = 32;
+const MAX_GROUP: usize = 32;
 
 /// Tables that are smaller together stay in the processor's caches by themselves, in bytes.
-const SMALL: usize = 2 << 20;
+const CACHED_BYTES: usize = 2 << 20;
 
 /// Keys of which it is known where they are, in the order in which they are to be done.
 pub(crate) struct Places {
@@ -54,8 +54,8 @@ struct NotifyOnDrop(Vec<Arc<Notify>>);
 
 impl Places {
     fn new(places: impl Iterator<Item = Location>) -> Self {
-        let words = places.zip(0_u32..).map(|(place, number)| {
-            (place.hash, (place.index as u64) << u32::BITS | u64::from(number))
+        let words = places.zip(0_u32..).map(|(location, position)| {
+            (location.hash, (location.index as u64) << u32::BITS | u64::from(position))
         });
         let (hashes, order) = words.unzip();
         Self { hashes, order, done: 0 }
@@ -71,17 +71,17 @@ impl Places {
         let mut start = 0;
         starts.iter_mut().for_each(|count| start += mem::replace(count, start));
         for word in mem::replace(&mut self.order, vec![0; start]) {
-            let place = &mut starts[shard_of(word)];
-            self.order[*place] = word;
-            *place += 1;
+            let location = &mut starts[shard_of(word)];
+            self.order[*location] = word;
+            *location += 1;
         }
     }
 
     /// The next that may be done under one lock.
     fn next_group(&mut self) -> Option<Group<'_>> {
-        let left = self.order.get(self.done..)?;
-        let shard = left.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
-        let order = &shard[..shard.len().min(AT_ONCE)];
+        let remaining = self.order.get(self.done..)?;
+        let shard = remaining.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
+        let order = &shard[..shard.len().min(MAX_GROUP)];
         self.done += order.len();
         Some(Group { hashes: &self.hashes, order })
     }
@@ -97,13 +97,14 @@ impl Group<'_> {
     }
 
     /// The numbers that the keys had.
-    fn numbers(&self) -> impl Iterator<Item = usize> {
-        self.order.iter().map(|word| number_of(*word))
+    fn positions(&self) -> impl Iterator<Item = usize> {
+        self.order.iter().map(|word| position_of(*word))
     }
 
     fn places(&self) -> impl Iterator<Item = (Location, usize)> {
         let index = self.shard();
-        self.numbers().map(move |number| (Location { hash: self.hashes[number], index }, number))
+        self.positions()
+            .map(move |position| (Location { hash: self.hashes[position], index }, position))
     }
 }
 
@@ -174,13 +175,13 @@ where
     where
         V: Clone,
     {
-        let mut gone = DropQueue::new();
+        let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            if self.evicting_bound().is_none() && !self.has_removed() {
-                self.set_group(group, entries, now, &deadline, &mut gone);
+            if self.evicting_bound().is_none() && !self.has_tag_removals() {
+                self.set_group(group, entries, now, &deadline, &mut drop_queue);
             } else {
-                for number in group.numbers() {
-                    let Some((key, value)) = entries[number].take() else { continue };
+                for position in group.positions() {
+                    let Some((key, value)) = entries[position].take() else { continue };
                     panics::drop_all(self.set(key, value, now, |_| deadline()));
                 }
             }
@@ -203,9 +204,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut gone = DropQueue::new();
+        let mut drop_queue = DropQueue::new();
         while let Some(group) = places.next_group() {
-            *removed += self.remove_group(group, keys, now, &mut gone);
+            *removed += self.remove_group(group, keys, now, &mut drop_queue);
             if now.has_ticked() {
                 break;
             }
@@ -218,27 +219,27 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        if self.tracks_access() || self.has_removed() {
-            for number in group.numbers() {
-                values[number] = self.get(keys[number], now);
+        if self.tracks_access() || self.has_tag_removals() {
+            for position in group.positions() {
+                values[position] = self.get(keys[position], now);
             }
             return;
         }
-        let mut dead = Vec::new();
+        let mut expired = Vec::new();
         let shard = self.shards.read(group.shard());
-        for (place, number) in group.places() {
-            let Some(entry) = shard.find(place.hash, keys[number]) else { continue };
+        for (location, position) in group.places() {
+            let Some(entry) = shard.find(location.hash, keys[position]) else { continue };
             match now.is_dead(entry.deadline()) {
-                true => dead.push((place, number, entry.deadline())),
-                false => values[number] = Some(entry.value.clone()),
+                true => expired.push((location, position, entry.deadline())),
+                false => values[position] = Some(entry.value.clone()),
             }
         }
         drop(shard);
-        for (place, number, deadline) in dead {
-            self.found_dead(place, keys[number], deadline, now);
+        for (location, position, deadline) in expired {
+            self.confirm_expired(location, keys[position], deadline, now);
         }
-        for number in group.numbers() {
-            self.reads.count(values[number].is_some());
+        for position in group.positions() {
+            self.reads.count(values[position].is_some());
         }
     }
 
@@ -248,37 +249,38 @@ where
         entries: &mut [Option<(K, V)>],
         now: &impl Now,
         deadline: &impl Fn() -> Deadline,
-        gone: &mut DropQueue<K, V>,
+        drop_queue: &mut DropQueue<K, V>,
     ) {
         let mut insert_waiters = NotifyOnDrop::default();
-        gone.make_room(group.order.len());
+        drop_queue.reserve(group.order.len());
         let mut locked = self.shards.write(group.shard());
-        for (place, number) in group.places() {
-            let Some((key, _)) = &entries[number] else { continue };
-            self.bring(&mut locked, place, |k, _| k == key);
+        for (location, position) in group.places() {
+            let Some((key, _)) = &entries[position] else { continue };
+            self.ensure_moved(&mut locked, location, |k, _| k == key);
             let (table, state) = locked.parts();
-            let found = window::find(table, place.hash, |k| k == key);
-            state.bump_write_version(place.hash, key);
+            let found = window::find(table, location.hash, |k| k == key);
+            state.bump_write_version(location.hash, key);
             // All that is the user's has run.
-            let Some((key, value)) = entries[number].take() else { continue };
-            insert_waiters.0.extend(state.insert_waiters(place.hash));
+            let Some((key, value)) = entries[position].take() else { continue };
+            insert_waiters.0.extend(state.insert_waiters(location.hash));
             let hard_deadline = deadline();
-            let fresh = self.until(hard_deadline, now);
+            let entry_deadline = self.deadline_after_write(hard_deadline, now);
             let Some((bucket, entry)) = found else {
-                let bucket = self.insert(&mut locked, place, key, Entry::new(value, fresh));
-                self.written(locked.parts().1, bucket, hard_deadline, None);
+                let bucket =
+                    self.insert(&mut locked, location, key, Entry::new(value, entry_deadline));
+                self.write_side_tables(locked.parts().1, bucket, hard_deadline, None);
                 continue;
             };
             let is_dead = now.is_dead(entry.deadline());
-            let old = entry.replace(value, fresh);
-            self.note(state, place.index, bucket, fresh);
-            self.written(state, bucket, hard_deadline, None);
+            let old = entry.replace(value, entry_deadline);
+            self.note_deadline(state, location.index, bucket, entry_deadline);
+            self.write_side_tables(state, bucket, hard_deadline, None);
             // The key that is in the map stays, and the caller's goes.
             let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
-            self.depart(&mut locked, key, old, cause, now, gone);
+            self.depart(&mut locked, key, old, cause, now, drop_queue);
         }
         drop(locked);
-        gone.drop_entries();
+        drop_queue.drop_entries();
     }
 
     fn remove_group<Q>(
@@ -286,32 +288,32 @@ where
         group: Group<'_>,
         keys: &[&Q],
         now: &impl Now,
-        gone: &mut DropQueue<K, V>,
+        drop_queue: &mut DropQueue<K, V>,
     ) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        for (place, number) in group.places() {
-            self.purge_if_tag_removed(place, keys[number], now);
+        for (location, position) in group.places() {
+            self.purge_if_tag_removed(location, keys[position], now);
         }
         let mut removed = 0;
-        gone.make_room(group.order.len());
+        drop_queue.reserve(group.order.len());
         let mut locked = self.shards.write(group.shard());
-        for (place, number) in group.places() {
-            let key = keys[number];
-            self.bring(&mut locked, place, |k, _| key.equivalent(k));
+        for (location, position) in group.places() {
+            let key = keys[position];
+            self.ensure_moved(&mut locked, location, |k, _| key.equivalent(k));
             let (table, state) = locked.parts();
-            state.bump_write_version(place.hash, key);
-            let found = window::find(table, place.hash, |k| key.equivalent(k));
+            state.bump_write_version(location.hash, key);
+            let found = window::find(table, location.hash, |k| key.equivalent(k));
             let Some((bucket, entry)) = found else { continue };
             let is_dead = now.is_dead(entry.deadline());
             let cause = if is_dead { Cause::Expired } else { Cause::Removed };
             removed += usize::from(!is_dead);
             let (key, entry) = self.take_out(&mut locked, bucket);
-            self.depart(&mut locked, key, entry, cause, now, gone);
+            self.depart(&mut locked, key, entry, cause, now, drop_queue);
         }
         drop(locked);
-        gone.drop_entries();
+        drop_queue.drop_entries();
         removed
     }
 
@@ -319,13 +321,13 @@ where
     fn prefetch(&self, places: &Places) {
         let Some(first) = places.order.first() else { return };
         let buckets = self.shard_count() * self.shards.read(shard_of(*first)).buckets();
-        if buckets * size_of::<(K, Entry<V>)>() < SMALL {
+        if buckets * size_of::<(K, Entry<V>)>() < CACHED_BYTES {
             return;
         }
-        for look in [window::prefetch_group, window::prefetch_entry] {
+        for prefetch in [window::prefetch_group, window::prefetch_entry] {
             for group in places.order.chunk_by(|a, b| shard_of(*a) == shard_of(*b)) {
                 let shard = self.shards.read(shard_of(group[0]));
-                group.iter().for_each(|word| look(&shard, places.hashes[number_of(*word)]));
+                group.iter().for_each(|word| prefetch(&shard, places.hashes[position_of(*word)]));
             }
         }
     }
@@ -333,7 +335,7 @@ where
 
 impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|insert_waiters| tell(Some(insert_waiters)));
+        self.0.drain(..).for_each(|insert_waiters| notify_insert_waiters(Some(insert_waiters)));
     }
 }
 
@@ -343,6 +345,6 @@ fn shard_of(word: u64) -> usize {
 }
 
 #[inline]
-fn number_of(word: u64) -> usize {
+fn position_of(word: u64) -> usize {
     word as u32 as usize
 }

@@ -22,9 +22,9 @@ pub(super) struct Bound<K, V> {
     /// Whether entries leave for new ones. Else new ones are refused.
     pub(super) evicts: bool,
     /// No deadline in any shard is sooner: as [`Deadline::order`].
-    pub(super) soonest: AtomicU64,
+    pub(super) earliest_expiry: AtomicU64,
     /// The shard where who needs room elsewhere begins to look.
-    next: AtomicUsize,
+    next_shard: AtomicUsize,
     used: Used,
 }
 
@@ -38,8 +38,8 @@ impl<K, V> Bound<K, V> {
             limit: AtomicU64::new(limit),
             weigher,
             evicts,
-            soonest: AtomicU64::new(u64::MAX),
-            next: AtomicUsize::new(0),
+            earliest_expiry: AtomicU64::new(u64::MAX),
+            next_shard: AtomicUsize::new(0),
             used: Used(AtomicU64::new(0)),
         }
     }
@@ -75,15 +75,15 @@ impl<K, V> Bound<K, V> {
 
     /// Whether anything may be dead in any shard.
     #[inline]
-    pub(super) fn may_be_dead(&self, now: &impl Now) -> bool {
-        is_due(self.soonest.load(Relaxed), now)
+    pub(super) fn may_have_expired(&self, now: &impl Now) -> bool {
+        is_due(self.earliest_expiry.load(Relaxed), now)
     }
 
     /// Something dies at `deadline`.
     #[inline]
-    pub(super) fn note(&self, deadline: Deadline) {
-        if deadline.order() < self.soonest.load(Relaxed) {
-            self.soonest.fetch_min(deadline.order(), SeqCst);
+    pub(super) fn note_deadline(&self, deadline: Deadline) {
+        if deadline.order() < self.earliest_expiry.load(Relaxed) {
+            self.earliest_expiry.fetch_min(deadline.order(), SeqCst);
         }
     }
 
@@ -94,31 +94,31 @@ impl<K, V> Bound<K, V> {
 
     /// So much has come, for so much that left. Tells how much of it is too much.
     #[inline]
-    pub(super) fn adjust(&self, come: u64, left: u64) -> u64 {
-        if come <= left {
-            self.free(left - come);
+    pub(super) fn adjust(&self, added: u64, removed: u64) -> u64 {
+        if added <= removed {
+            self.release(removed - added);
             return 0;
         }
-        let more = come - left;
+        let more = added - removed;
         let used = self.used.0.fetch_add(more, SeqCst) + more;
         used.saturating_sub(self.limit()).min(more)
     }
 
     /// Takes one more, unless there would be too many.
-    pub(super) fn take_one(&self) -> bool {
+    pub(super) fn try_reserve_one(&self) -> bool {
         let below = |used| (used < self.limit()).then_some(used + 1);
         self.used.0.fetch_update(Relaxed, Relaxed, below).is_ok()
     }
 
     #[inline]
-    pub(super) fn free(&self, weight: u64) {
+    pub(super) fn release(&self, weight: u64) {
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
         }
     }
 
     pub(super) fn next_shard(&self, shards: usize) -> usize {
-        self.next.fetch_add(1, Relaxed) % shards
+        self.next_shard.fetch_add(1, Relaxed) % shards
     }
 }
 

@@ -19,15 +19,15 @@ pub(crate) struct Copied<K, V> {
 }
 
 /// How many buckets are looked at under one lock.
-const BUCKETS_AT_ONCE: usize = 256;
+const BUCKETS_PER_LOCK: usize = 256;
 
 /// For how long, where it takes long to clone what is in them.
-const LONGEST: Duration = Duration::from_micros(50);
+const MAX_LOCK_TIME: Duration = Duration::from_micros(50);
 
 /// After how many clones the time is read: at first, and where they take next to no time. Each reading waits for all that
 /// is still on its way from memory, and cloning is little but to wait for that.
-const CLONES_BETWEEN: usize = 4;
-const MOST_BETWEEN: usize = 32;
+const MIN_CLONES_PER_READING: usize = 4;
+const MAX_CLONES_PER_READING: usize = 32;
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -37,7 +37,7 @@ where
     /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
     pub(crate) fn copy_some(
         &self,
-        pass: &mut TableCursor,
+        cursor: &mut TableCursor,
         now: &impl Now,
         copies: &mut Vec<Copied<K, V>>,
     ) -> bool
@@ -45,23 +45,23 @@ where
         K: Clone,
         V: Clone,
     {
-        let shard = self.shards.read(pass.shard);
+        let shard = self.shards.read(cursor.shard);
         if shard.state().old.is_some() {
             // An entry that moves from one table to the other could be missed in both.
             drop(shard);
-            self.move_on(pass.shard);
+            self.continue_rehash(cursor.shard);
             return true;
         }
         let now = now.tick();
-        pass.resume_in(shard.state().generation);
+        cursor.resume_in(shard.state().generation);
         let side_tables = &shard.state().side_tables;
-        let begin = Instant::now();
-        let mut between = CLONES_BETWEEN;
-        let mut until_reading = between;
-        let end = shard.buckets().min(pass.next + BUCKETS_AT_ONCE);
-        while pass.next < end {
-            let bucket = pass.next;
-            pass.next += 1;
+        let started = Instant::now();
+        let mut clones_per_reading = MIN_CLONES_PER_READING;
+        let mut until_reading = clones_per_reading;
+        let end = shard.buckets().min(cursor.next + BUCKETS_PER_LOCK);
+        while cursor.next < end {
+            let bucket = cursor.next;
+            cursor.next += 1;
             let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
             let deadline = entry.deadline();
             if !deadline.is_dead(now) && !side_tables.is_removed(bucket, deadline) {
@@ -76,24 +76,24 @@ where
                 });
                 until_reading -= 1;
                 if until_reading == 0 {
-                    let took = begin.elapsed();
-                    if took >= LONGEST {
+                    let took = started.elapsed();
+                    if took >= MAX_LOCK_TIME {
                         break;
                     }
-                    if took < LONGEST / 4 {
-                        between = MOST_BETWEEN.min(2 * between);
+                    if took < MAX_LOCK_TIME / 4 {
+                        clones_per_reading = MAX_CLONES_PER_READING.min(2 * clones_per_reading);
                     }
-                    until_reading = between;
+                    until_reading = clones_per_reading;
                 }
             }
         }
-        pass.next < shard.buckets()
+        cursor.next < shard.buckets()
     }
 
     /// Moves some of what is still in the old table of a shard.
-    fn move_on(&self, shard: usize) {
+    fn continue_rehash(&self, shard: usize) {
         let mut locked = self.shards.write(shard);
-        let (_, emptied) = self.move_some(&mut locked, shard);
+        let (_, emptied) = self.move_windows(&mut locked, shard);
         drop(locked);
         drop(emptied);
     }

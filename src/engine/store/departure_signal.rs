@@ -25,12 +25,12 @@ impl<T: Clone> DepartureSignal<T> {
     /// Waits until it has left. Cancel safe.
     pub(crate) async fn event(&self) -> T {
         loop {
-            let mut notify = pin!(self.notify.notified());
-            notify.as_mut().enable();
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
             if let Some(event) = self.event.get() {
                 return event.clone();
             }
-            notify.await;
+            notified.await;
         }
     }
 }

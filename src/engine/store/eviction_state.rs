@@ -13,7 +13,7 @@ pub(super) struct EvictionState {
 
 /// What was kept of the entries of a table that they leave.
 pub(super) struct OldEvictionState {
-    words: AccessWords,
+    access_words: AccessWords,
     weights: Vec<u32>,
 }
 
@@ -30,14 +30,14 @@ impl EvictionState {
     }
 
     /// Called under the lock for reading.
-    pub(super) fn was_evicted_lately(&self, hash: u64) -> bool {
-        self.policy.was_evicted_lately(hash)
+    pub(super) fn was_evicted_recently(&self, hash: u64) -> bool {
+        self.policy.was_evicted_recently(hash)
     }
 
     /// A key that was not there has come, as one of `len`.
-    pub(super) fn put(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
+    pub(super) fn inserted(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
         self.policy.inserted(bucket, hash, len);
-        self.weigh(bucket, weight);
+        self.set_weight(bucket, weight);
     }
 
     /// What the entry in this bucket weighs.
@@ -46,7 +46,7 @@ impl EvictionState {
     }
 
     /// What is in this bucket weighs so much from now on. Returns what it weighed.
-    pub(super) fn weigh(&mut self, bucket: usize, weight: u32) -> u64 {
+    pub(super) fn set_weight(&mut self, bucket: usize, weight: u32) -> u64 {
         let Some(weights) = &mut self.weights else { return 1 };
         let before = std::mem::replace(&mut weights[bucket], weight);
         self.weight = self.weight - u64::from(before) + u64::from(weight);
@@ -55,15 +55,15 @@ impl EvictionState {
 
     /// What was in this bucket has left by itself. Returns what it weighed.
     #[inline]
-    pub(super) fn left(&mut self, bucket: usize) -> u64 {
-        self.policy.left(bucket);
-        self.weigh(bucket, 0)
+    pub(super) fn departed(&mut self, bucket: usize) -> u64 {
+        self.policy.departed(bucket);
+        self.set_weight(bucket, 0)
     }
 
     /// What was in this bucket has left for others. Returns what it weighed.
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
         self.policy.evicted(bucket, hash, len);
-        self.weigh(bucket, 0)
+        self.set_weight(bucket, 0)
     }
 
     /// All `len` have left. Returns what they weighed.
@@ -75,37 +75,37 @@ impl EvictionState {
 
     /// Another table takes the place of the present one.
     pub(super) fn resize(&mut self, buckets: usize) -> OldEvictionState {
-        let words = self.policy.resize(buckets);
+        let access_words = self.policy.resize(buckets);
         let weights =
             self.weights.as_mut().map(|weights| std::mem::replace(weights, vec![0; buckets]));
-        OldEvictionState { words, weights: weights.unwrap_or_default() }
+        OldEvictionState { access_words, weights: weights.unwrap_or_default() }
     }
 
     /// An entry has come from a bucket of a table that it left.
-    pub(super) fn relocate(&mut self, marks: &OldEvictionState, from: usize, to: usize) {
-        self.policy.relocate(&marks.words, from, to);
+    pub(super) fn relocate(&mut self, old: &OldEvictionState, from: usize, to: usize) {
+        self.policy.relocate(&old.access_words, from, to);
         if let Some(weights) = &mut self.weights {
-            weights[to] = marks.weights[from];
+            weights[to] = old.weights[from];
         }
     }
 
     /// Chooses who leaves: something gone where `is_gone` finds it, and nothing that gives no room.
     #[inline]
-    pub(super) fn choose(
+    pub(super) fn choose_victim(
         &mut self,
         exempt: Option<usize>,
-        may_be_gone: bool,
-        is_gone: impl Fn(usize) -> bool,
+        may_have_unreadable: bool,
+        is_unreadable: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         match weights {
             // Where nobody is gone and all weigh the same, the entries are not looked at.
-            None if !may_be_gone => policy.victim(exempt, false, |_| BucketState::Live),
-            weights => policy.victim(exempt, may_be_gone, |bucket| {
-                let weighs = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
+            None if !may_have_unreadable => policy.victim(exempt, false, |_| BucketState::Live),
+            weights => policy.victim(exempt, may_have_unreadable, |bucket| {
+                let has_weight = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);
                 match () {
-                    () if may_be_gone && is_gone(bucket) => BucketState::Expired,
-                    () if weighs() => BucketState::Live,
+                    () if may_have_unreadable && is_unreadable(bucket) => BucketState::Expired,
+                    () if has_weight() => BucketState::Live,
                     () => BucketState::Weightless,
                 }
             }),

@@ -78,8 +78,8 @@ impl<V> Flight<V> {
 
     /// Who led is done.
     pub(crate) fn finish(&self, result: LoadResult<V>) {
-        let landed = Phase::Finished(Arc::new(result));
-        let before = mem::replace(&mut *self.phase(), landed);
+        let finished = Phase::Finished(Arc::new(result));
+        let before = mem::replace(&mut *self.phase(), finished);
         debug_assert!(matches!(before, Phase::Running), "only who leads lands");
         self.notify.notify_waiters();
     }
@@ -90,16 +90,16 @@ impl<V> Flight<V> {
     pub(crate) async fn wait(&self) -> WaitOutcome<V> {
         loop {
             // Before the look: who then lands or gives up tells us.
-            let mut notify = pin!(self.notify.notified());
-            notify.as_mut().enable();
-            if let Some(awaited) = self.look() {
-                return awaited;
+            let mut notified = pin!(self.notify.notified());
+            notified.as_mut().enable();
+            if let Some(outcome) = self.check_phase() {
+                return outcome;
             }
-            notify.await;
+            notified.await;
         }
     }
 
-    fn look(&self) -> Option<WaitOutcome<V>> {
+    fn check_phase(&self) -> Option<WaitOutcome<V>> {
         let mut phase = self.phase();
         match &*phase {
             Phase::Running => None,

@@ -21,20 +21,20 @@ use crate::engine::sync::{
 
 /// How often a writer spins before it closes the gate: two who just meet need no queue. And how much longer where no
 /// readers hold the lock, as those who overlap never leave it.
-const LEAST_PATIENCE: u32 = 30;
-const PATIENCE: u32 = 300;
+const SPINS_BEFORE_CLOSING: u32 = 30;
+const MORE_SPINS_WITHOUT_READERS: u32 = 300;
 
 /// How often between two tries: at most; and where the lock is held for long.
-const MOST_SPINS: u32 = 64;
-const FEW_SPINS: u32 = 4;
+const MAX_SPINS_PER_TRY: u32 = 64;
+const MAX_SPINS_PER_TRY_IF_HELD_LONG: u32 = 4;
 
 /// How often whoever looks again and again stays on its processor; then it naps between two looks, as those who hold
 /// the lock may be waiting for one. (To yield would not do: a scheduler that is fair gives it back.)
-const SPINS: u32 = 200;
+const POLLS_BEFORE_NAPS: u32 = 200;
 const NAP: Duration = Duration::from_micros(20);
 
 /// How often it looks at most: some tens of milliseconds.
-const LOOKS: u32 = 500;
+const MAX_POLLS: u32 = 500;
 
 /// On a line of its own, that readers share as long as nobody closes it.
 #[derive(Default)]
@@ -45,13 +45,13 @@ pub(super) struct Gate {
     /// Of those who close it.
     turn: Mutex<()>,
     /// Who holds the lock does so for microseconds. A hint.
-    is_long: AtomicBool,
+    is_held_long: AtomicBool,
 }
 
 impl Gate {
     /// Makes way for who waits to write.
     #[inline(always)]
-    pub(super) fn pass(&self) {
+    pub(super) fn enter(&self) {
         if self.closed.load(Relaxed) {
             self.wait();
         }
@@ -59,8 +59,8 @@ impl Gate {
 
     /// Says whether the lock is held for microseconds.
     #[inline]
-    pub(super) fn set_long(&self, is_long: bool) {
-        self.is_long.store(is_long, Relaxed);
+    pub(super) fn set_held_long(&self, is_held_long: bool) {
+        self.is_held_long.store(is_held_long, Relaxed);
     }
 
     /// Locks what could not be locked at once.
@@ -72,24 +72,28 @@ impl Gate {
         lock: impl FnOnce() -> T,
     ) -> T {
         let mut spins = 1;
-        let mut try_for = |lock_wait| {
+        let mut try_for = |max_spins| {
             let mut spun = 0;
-            while spun < lock_wait {
+            while spun < max_spins {
                 spin(spins);
                 if let Some(locked) = try_lock() {
                     return Some(locked);
                 }
                 spun += spins;
-                let most = if self.is_long.load(Relaxed) { FEW_SPINS } else { MOST_SPINS };
-                spins = most.min(2 * spins);
+                let max_spins_per_try = if self.is_held_long.load(Relaxed) {
+                    MAX_SPINS_PER_TRY_IF_HELD_LONG
+                } else {
+                    MAX_SPINS_PER_TRY
+                };
+                spins = max_spins_per_try.min(2 * spins);
             }
             None
         };
-        if let Some(locked) = try_for(LEAST_PATIENCE) {
+        if let Some(locked) = try_for(SPINS_BEFORE_CLOSING) {
             return locked;
         }
         if !is_read()
-            && let Some(locked) = try_for(PATIENCE)
+            && let Some(locked) = try_for(MORE_SPINS_WITHOUT_READERS)
         {
             return locked;
         }
@@ -110,13 +114,13 @@ impl Gate {
     ) -> Option<T> {
         let turn = self.turn.try_lock().ok()?;
         self.closed.store(true, Relaxed);
-        let mut looks = 0;
+        let mut polls = 0;
         let locked = loop {
             let locked = try_lock();
             if locked.is_some() || !keep_trying() {
                 break locked;
             }
-            pause(&mut looks);
+            pause(&mut polls);
         };
         self.closed.store(false, Relaxed);
         drop(turn);
@@ -125,14 +129,14 @@ impl Gate {
 
     #[cold]
     fn wait(&self) {
-        let mut looks = 0;
-        while self.closed.load(Relaxed) && looks < LOOKS {
-            pause(&mut looks);
+        let mut polls = 0;
+        while self.closed.load(Relaxed) && polls < MAX_POLLS {
+            pause(&mut polls);
         }
     }
 }
 
-fn pause(looks: &mut u32) {
-    *looks += 1;
-    if *looks < SPINS { spin(1) } else { thread::sleep(NAP) }
+fn pause(polls: &mut u32) {
+    *polls += 1;
+    if *polls < POLLS_BEFORE_NAPS { spin(1) } else { thread::sleep(NAP) }
 }

@@ -20,17 +20,18 @@ where
     /// empty buckets enough only loses the marks of what has left: that takes a move for every seven entries that come.
     pub(super) fn grow(&self, table: &mut Table<K, V>, side_tables: &mut SideTables) {
         let full = if table.buckets() < 8 { table.buckets() - 1 } else { table.buckets() / 8 * 7 };
-        let wanted = if table.len() < full / 8 * 7 { full } else { full + 1 };
-        let mut larger = Table::with_capacity(wanted);
-        let mut marks = side_tables.resize(larger.buckets());
+        let capacity = if table.len() < full / 8 * 7 { full } else { full + 1 };
+        let mut larger = Table::with_capacity(capacity);
+        let mut old_side_tables = side_tables.resize(larger.buckets());
         for start in (0..table.buckets()).step_by(WINDOW) {
             let end = table.buckets().min(start + WINDOW);
             let taken = |from, key, entry| {
-                let hash = self.rehash(&key);
-                let to = window::insert(&mut larger, hash, key, entry, |key| self.rehash(key));
-                side_tables.relocate(&mut marks, from, to);
+                let hash = self.hash_or_zero(&key);
+                let to =
+                    window::insert(&mut larger, hash, key, entry, |key| self.hash_or_zero(key));
+                side_tables.relocate(&mut old_side_tables, from, to);
             };
-            window::take(table, start..end, usize::MAX, |_| true, taken);
+            window::take_if(table, start..end, usize::MAX, |_| true, taken);
         }
         mem::swap(table, &mut larger);
     }

@@ -18,19 +18,19 @@ use crate::engine::clock::{Deadline, Tick};
 const GROUP: usize = 64;
 
 /// A moment is so many bits coarser than a tick, and so a millisecond.
-const COARSER: u32 = 20;
+const MILLISECOND_BITS: u32 = 20;
 
 /// So many bits of the milliseconds from the base are kept.
-const KEPT: u32 = 12;
+const MOMENT_BITS: u32 = 12;
 
 /// Nothing in it ever dies, as far as is known.
 const NEVER: u16 = u16::MAX;
 
 /// The latest of all moments, a century from the base.
-const FAR: u16 = NEVER - 1;
+const LATEST: u16 = NEVER - 1;
 
 /// How far the present may be from the base.
-const BASE_LASTS: u64 = 1 << 14;
+const MAX_BASE_AGE: u64 = 1 << 14;
 
 pub(super) struct Index {
     base: u64,
@@ -38,14 +38,14 @@ pub(super) struct Index {
     windows: Vec<u16>,
     groups: Vec<u16>,
     /// Not later than any of the groups.
-    soonest: u16,
+    earliest: u16,
 }
 
 impl Index {
     /// For a table that is empty.
     pub(super) fn new<K, V>(table: &Table<K, V>) -> Self {
-        let base = Tick::EPOCH.nanoseconds() >> COARSER;
-        let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), soonest: NEVER };
+        let base = Tick::EPOCH.nanoseconds() >> MILLISECOND_BITS;
+        let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), earliest: NEVER };
         if table.capacity() > 0 {
             index.entries_moved(table);
         }
@@ -54,7 +54,7 @@ impl Index {
 
     /// An entry at this bucket dies at `deadline`. Tells the soonest of all where it is sooner than it was.
     #[inline]
-    pub(super) fn note(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
+    pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
         let moment = self.moment(deadline);
         let window = bucket / WINDOW;
         if moment >= self.windows[window] {
@@ -63,31 +63,31 @@ impl Index {
         self.windows[window] = moment;
         let group = &mut self.groups[window / GROUP];
         *group = moment.min(*group);
-        if moment >= self.soonest {
+        if moment >= self.earliest {
             return None;
         }
-        self.soonest = moment;
-        Some(self.soonest())
+        self.earliest = moment;
+        Some(self.earliest_expiry())
     }
 
     /// Entries have moved, or have another table now.
     pub(super) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
         let windows = table.buckets().div_ceil(WINDOW);
         // Exactly as long as it must be: it counts in bytes an entry.
-        self.windows = vec![self.soonest; windows];
-        self.groups = vec![self.soonest; windows.div_ceil(GROUP)];
+        self.windows = vec![self.earliest; windows];
+        self.groups = vec![self.earliest; windows.div_ceil(GROUP)];
     }
 
     /// Nothing is left. If the table is another, it is told by [`entries_moved`](Index::entries_moved).
     pub(super) fn clear(&mut self) {
-        self.soonest = NEVER;
+        self.earliest = NEVER;
         self.windows.fill(NEVER);
         self.groups.fill(NEVER);
     }
 
     /// There is more than the index knows of.
-    pub(super) fn all_due(&mut self) {
-        self.soonest = 0;
+    pub(super) fn mark_all_due(&mut self) {
+        self.earliest = 0;
     }
 
     /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where
@@ -109,35 +109,38 @@ impl Index {
 
     /// [`Deadline::order`] of the first moment for which [`next_due`](Self::next_due) knows of more than it does now.
     pub(super) fn next_moment(&self, now: Tick) -> u64 {
-        ((now.nanoseconds() >> COARSER) + 1) << COARSER
+        ((now.nanoseconds() >> MILLISECOND_BITS) + 1) << MILLISECOND_BITS
     }
 
     /// What is left in the window from bucket `start` dies at `soonest` or later.
-    pub(super) fn learn(&mut self, start: usize, soonest: Deadline) {
+    pub(super) fn set_window(&mut self, start: usize, earliest: Deadline) {
         let window = start / WINDOW;
-        self.windows[window] = self.moment(soonest);
+        self.windows[window] = self.moment(earliest);
         let group = window / GROUP;
-        let of_group = &self.windows[group * GROUP..self.windows.len().min((group + 1) * GROUP)];
-        self.groups[group] = of_group.iter().copied().min().unwrap_or(NEVER);
+        let group_windows =
+            &self.windows[group * GROUP..self.windows.len().min((group + 1) * GROUP)];
+        self.groups[group] = group_windows.iter().copied().min().unwrap_or(NEVER);
     }
 
     /// Something dead is left in the window from bucket `start`.
-    pub(super) fn stays_due(&mut self, start: usize) {
+    pub(super) fn mark_due(&mut self, start: usize) {
         self.windows[start / WINDOW] = 0;
         self.groups[start / WINDOW / GROUP] = 0;
-        self.soonest = 0;
+        self.earliest = 0;
     }
 
     /// Works out anew before when nothing dies.
-    pub(super) fn learn_soonest(&mut self) -> Deadline {
-        self.soonest = self.groups.iter().copied().min().unwrap_or(NEVER);
-        self.soonest()
+    pub(super) fn recompute_earliest(&mut self) -> Deadline {
+        self.earliest = self.groups.iter().copied().min().unwrap_or(NEVER);
+        self.earliest_expiry()
     }
 
-    fn soonest(&self) -> Deadline {
-        match self.soonest {
+    fn earliest_expiry(&self) -> Deadline {
+        match self.earliest {
             NEVER => Deadline::PERSISTENT,
-            moment => Tick::from_nanoseconds((self.base + decoded(moment)) << COARSER).into(),
+            moment => {
+                Tick::from_nanoseconds((self.base + decode(moment)) << MILLISECOND_BITS).into()
+            }
         }
     }
 
@@ -146,39 +149,39 @@ impl Index {
         if deadline.is_persistent() {
             return NEVER;
         }
-        coded((deadline.order() >> COARSER).saturating_sub(self.base))
+        encode((deadline.order() >> MILLISECOND_BITS).saturating_sub(self.base))
     }
 
     /// Moments are counted from about `now` on.
     pub(super) fn rebase(&mut self, now: Tick) {
-        let ahead = (now.nanoseconds() >> COARSER).saturating_sub(self.base);
-        if ahead < BASE_LASTS {
+        let ahead = (now.nanoseconds() >> MILLISECOND_BITS).saturating_sub(self.base);
+        if ahead < MAX_BASE_AGE {
             return;
         }
         self.base += ahead;
-        let sooner = |moment: &mut u16| {
+        let shift = |moment: &mut u16| {
             if *moment != NEVER {
-                *moment = coded(decoded(*moment).saturating_sub(ahead));
+                *moment = encode(decode(*moment).saturating_sub(ahead));
             }
         };
-        self.windows.iter_mut().chain(&mut self.groups).for_each(sooner);
-        sooner(&mut self.soonest);
+        self.windows.iter_mut().chain(&mut self.groups).for_each(shift);
+        shift(&mut self.earliest);
     }
 }
 
 /// Milliseconds as a moment: a number of which [`KEPT`] bits are kept, in the order of the numbers.
 #[inline]
-fn coded(number: u64) -> u16 {
-    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(KEPT);
-    let code = (u64::from(dropped) << (KEPT - 1)) + (number >> dropped);
-    code.min(u64::from(FAR)) as u16
+fn encode(number: u64) -> u16 {
+    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(MOMENT_BITS);
+    let code = (u64::from(dropped) << (MOMENT_BITS - 1)) + (number >> dropped);
+    code.min(u64::from(LATEST)) as u16
 }
 
 /// The least number of this code.
 #[inline]
-fn decoded(moment: u16) -> u64 {
-    let dropped = (u32::from(moment) >> (KEPT - 1)).saturating_sub(1);
-    (u64::from(moment) - (u64::from(dropped) << (KEPT - 1))) << dropped
+fn decode(moment: u16) -> u64 {
+    let dropped = (u32::from(moment) >> (MOMENT_BITS - 1)).saturating_sub(1);
+    (u64::from(moment) - (u64::from(dropped) << (MOMENT_BITS - 1))) << dropped
 }
 
 #[cfg(test)]
@@ -208,16 +211,18 @@ mod tests {
             let mut windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
             // Within a step in some rounds, years in others.
             let scale = [MILLISECOND, 60_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
-            let (mut now, mut useless) = (0, 0);
+            let (mut now, mut vain_examinations) = (0, 0);
             for _ in 0..400 {
                 match random.random_range(0..10) {
                     0..6 => {
                         let deadline = at(now + random.random_range(0..scale));
                         let bucket = random.random_range(0..table.buckets());
                         windows[bucket / WINDOW].push(deadline);
-                        index.note(bucket, deadline.into());
+                        index.note_deadline(bucket, deadline.into());
                     }
-                    6 => index.note(0, Deadline::PERSISTENT).map_or((), |_| panic!("it is later")),
+                    6 => index
+                        .note_deadline(0, Deadline::PERSISTENT)
+                        .map_or((), |_| panic!("it is later")),
                     7 if random.random_range(0..10) == 0 => {
                         table = self::table(2 * table.len().max(100));
                         let all: Vec<Tick> = windows.concat();
@@ -243,17 +248,21 @@ mod tests {
                     let window = &mut windows[due / WINDOW];
                     let before = window.len();
                     window.retain(|deadline| *deadline > at(now));
-                    useless += usize::from(before == window.len());
-                    let soonest = window.iter().min().map_or(Deadline::PERSISTENT, |t| (*t).into());
-                    index.learn(due, soonest);
+                    vain_examinations += usize::from(before == window.len());
+                    let earliest =
+                        window.iter().min().map_or(Deadline::PERSISTENT, |t| (*t).into());
+                    index.set_window(due, earliest);
                     start = due + WINDOW;
                 }
-                let soonest = windows.iter().flatten().min();
-                let known = index.learn_soonest();
-                assert!(soonest.is_none_or(|soonest| !known.is_later_than((*soonest).into())));
+                let earliest = windows.iter().flatten().min();
+                let known = index.recompute_earliest();
+                assert!(earliest.is_none_or(|earliest| !known.is_later_than((*earliest).into())));
             }
             // Where entries moved, or a deadline is far, it may be too early.
-            assert!(useless < 4_000, "round {round}: {useless} looks for nothing");
+            assert!(
+                vain_examinations < 4_000,
+                "round {round}: {vain_examinations} looks for nothing"
+            );
         }
     }
 
@@ -262,26 +271,29 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(0x5eed_0020);
         let mut before = 0;
         for number in 0..100_000 {
-            assert!(coded(number) >= before);
-            before = coded(number);
+            assert!(encode(number) >= before);
+            before = encode(number);
         }
         for _ in 0..100_000 {
             let number = random.random::<u64>() >> random.random_range(22..64);
-            let least = decoded(coded(number));
-            assert!(least <= number && number - least <= number >> (KEPT - 1), "{number}: {least}");
-            assert_eq!(coded(least), coded(number));
+            let least = decode(encode(number));
+            assert!(
+                least <= number && number - least <= number >> (MOMENT_BITS - 1),
+                "{number}: {least}"
+            );
+            assert_eq!(encode(least), encode(number));
         }
-        assert_eq!(coded(u64::MAX), FAR);
+        assert_eq!(encode(u64::MAX), LATEST);
     }
 
     #[test]
     fn what_something_dead_is_left_in_stays_due() {
         let table = table(1_000);
         let mut index = Index::new(&table);
-        index.note(700, at(DAY).into());
+        index.note_deadline(700, at(DAY).into());
         assert_eq!(index.next_due(0, table.buckets(), at(0)), None);
-        index.stays_due(700 / WINDOW * WINDOW);
+        index.mark_due(700 / WINDOW * WINDOW);
         assert_eq!(index.next_due(0, table.buckets(), at(0)), Some(700 / WINDOW * WINDOW));
-        assert!(!index.learn_soonest().is_later_than(at(0).into()));
+        assert!(!index.recompute_earliest().is_later_than(at(0).into()));
     }
 }

@@ -12,17 +12,17 @@ use crate::engine::sync::{
 const PARTS: usize = if cfg!(shuttle) { 2 } else { 16 };
 
 /// How many departures of a crowd gather in a part before somebody tells them, and how many at most.
-const BATCH: usize = if cfg!(shuttle) { 2 } else { 32 };
-const MOST: usize = 8 * BATCH;
+const BATCH_LEN: usize = if cfg!(shuttle) { 2 } else { 32 };
+const URGENT_LEN: usize = 8 * BATCH_LEN;
 
 /// For how many departures a part keeps its memory.
-const KEPT: usize = 256;
+const MAX_SPARE_CAPACITY: usize = 256;
 
 /// For how many departures a crowd is taken to last.
-const CROWD: usize = if cfg!(shuttle) { 8 } else { 16_384 };
+const CONTENTION_SPAN: usize = if cfg!(shuttle) { 8 } else { 16_384 };
 
 /// For how many two are taken to meet who may never again, as a writer and one who reads figures.
-const MEETING: usize = if cfg!(shuttle) { 2 } else { 64 };
+const FIRST_CONTENTION_SPAN: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// The departures nobody has been told of yet, in the order in which they happened.
 ///
@@ -43,7 +43,7 @@ pub(crate) struct Journal<K, V> {
 #[repr(align(128))]
 struct SubscriptionBits {
     /// The causes somebody wants to hear of, as bits; none without a subscriber.
-    wanted: AtomicU8,
+    subscribed: AtomicU8,
     /// The causes somebody waits for, as bits.
     awaited: AtomicU8,
     /// Whether departures gather, in all the parts. Written where all are locked.
@@ -69,13 +69,13 @@ struct Flags {
 #[repr(align(128))]
 struct Part<K, V>(Mutex<Vec<Departure<K, V>>>);
 
-type Locked<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
+type LockedPart<'a, K, V> = MutexGuard<'a, Vec<Departure<K, V>>>;
 
 /// Departures that were taken, and the memory for the next.
 pub(crate) struct Taken<K, V> {
     parts: [Vec<Departure<K, V>>; PARTS],
     /// Whether they are in more parts than the first.
-    gathered: bool,
+    is_batched: bool,
     /// Whether the crowd has gone, and with it the parts' need of memory.
     is_last: bool,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Taken<K, V> {
 impl<K, V> Journal<K, V> {
     pub(crate) fn new() -> Self {
         let subscription = SubscriptionBits {
-            wanted: AtomicU8::new(0),
+            subscribed: AtomicU8::new(0),
             awaited: AtomicU8::new(0),
             is_batching: AtomicBool::new(false),
         };
@@ -100,13 +100,13 @@ impl<K, V> Journal<K, V> {
     /// Relaxed is enough: who subscribed before a departure in program order is seen by it.
     #[inline]
     pub(crate) fn has_subscriber(&self, cause: Cause) -> bool {
-        self.subscription.wanted.load(Relaxed) & cause.bit() != 0
+        self.subscription.subscribed.load(Relaxed) & cause.bit() != 0
     }
 
     /// Keeps departures of these causes from now on, and has those that are `awaited` told at once. What was
     /// recorded before that was seen is there for who [takes](Self::take) afterwards.
-    pub(crate) fn set_subscribed(&self, wanted: u8, awaited: u8) {
-        set(&self.subscription.wanted, wanted);
+    pub(crate) fn set_subscribed(&self, subscribed: u8, awaited: u8) {
+        set(&self.subscription.subscribed, subscribed);
         set(&self.subscription.awaited, awaited);
     }
 
@@ -123,7 +123,7 @@ impl<K, V> Journal<K, V> {
         }
         let mut part = self.part_of(shard);
         part.push(departure);
-        self.note(&part, 1, cause.bit(), is_awaited);
+        self.raise_flags(&part, 1, cause.bit(), is_awaited);
         None
     }
 
@@ -139,26 +139,26 @@ impl<K, V> Journal<K, V> {
             let mut part = self.part_of(shard);
             let count = departures.len();
             part.append(departures);
-            self.note(&part, count, cause.bit(), is_awaited);
+            self.raise_flags(&part, count, cause.bit(), is_awaited);
         } else if is_awaited {
-            self.record_wanted(shard, departures);
+            self.record_subscribed(shard, departures);
         }
     }
 
     /// Keeps those of `departures` from a shard whose causes somebody wants to hear of, and leaves the others.
-    pub(crate) fn record_wanted(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
+    pub(crate) fn record_subscribed(&self, shard: usize, departures: &mut Vec<Departure<K, V>>) {
         let (mut causes, mut is_awaited) = (0, false);
-        let wanted = departures.extract_if(.., |departure| {
+        let recorded = departures.extract_if(.., |departure| {
             is_awaited |= departure.waiters.is_some();
-            let is_wanted = self.has_subscriber(departure.cause) || departure.waiters.is_some();
-            causes |= if is_wanted { departure.cause.bit() } else { 0 };
-            is_wanted
+            let is_recorded = self.has_subscriber(departure.cause) || departure.waiters.is_some();
+            causes |= if is_recorded { departure.cause.bit() } else { 0 };
+            is_recorded
         });
         let mut part = self.part_of(shard);
         let before = part.len();
-        part.extend(wanted);
+        part.extend(recorded);
         if causes != 0 {
-            self.note(&part, part.len() - before, causes, is_awaited);
+            self.raise_flags(&part, part.len() - before, causes, is_awaited);
         }
     }
 
@@ -197,8 +197,10 @@ impl<K, V> Journal<K, V> {
     #[cold]
     pub(crate) fn note_contention(&self) -> bool {
         match self.flags.contention.load(Relaxed) {
-            0 => self.flags.contention.store(MEETING, Relaxed),
-            contention if contention <= CROWD / 2 => self.flags.contention.store(CROWD, Relaxed),
+            0 => self.flags.contention.store(FIRST_CONTENTION_SPAN, Relaxed),
+            contention if contention <= CONTENTION_SPAN / 2 => {
+                self.flags.contention.store(CONTENTION_SPAN, Relaxed)
+            }
             _ => {}
         }
         self.subscription.is_batching.load(Relaxed) && !self.flags.urgent.load(Relaxed)
@@ -207,8 +209,8 @@ impl<K, V> Journal<K, V> {
     /// Takes what is here. One at a time calls this.
     pub(crate) fn take(&self, taken: &mut Taken<K, V>) {
         let contention = self.flags.contention.load(Relaxed);
-        taken.gathered = self.subscription.is_batching.load(Relaxed);
-        if contention == 0 && !taken.gathered {
+        taken.is_batched = self.subscription.is_batching.load(Relaxed);
+        if contention == 0 && !taken.is_batched {
             let mut part = lock(&self.parts[0]);
             // Under the lock, so that no departure is left behind by a flag that was just set.
             self.clear_flags();
@@ -222,31 +224,31 @@ impl<K, V> Journal<K, V> {
             count += part.len();
             mem::swap(&mut **part, taken);
         }
-        let left = contention.saturating_sub(count);
-        taken.is_last = left == 0;
+        let remaining = contention.saturating_sub(count);
+        taken.is_last = remaining == 0;
         if taken.is_last {
             parts[1..].iter_mut().for_each(|part| **part = Vec::new());
         }
         // Who has met others meanwhile has begun anew.
-        let _ = self.flags.contention.compare_exchange(contention, left, Relaxed, Relaxed);
-        if taken.gathered != (left > 0) {
-            self.subscription.is_batching.store(left > 0, Relaxed);
+        let _ = self.flags.contention.compare_exchange(contention, remaining, Relaxed, Relaxed);
+        if taken.is_batched != (remaining > 0) {
+            self.subscription.is_batching.store(remaining > 0, Relaxed);
         }
     }
 
     /// Called in the lock after `count` departures were put in: who sees a flag finds what it tells of. Who awaits one
     /// of them by its key would not ask for it.
     #[inline]
-    fn note(&self, part: &Locked<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
+    fn raise_flags(&self, part: &LockedPart<'_, K, V>, count: usize, causes: u8, is_awaited: bool) {
         let (subscription, flags) = (&self.subscription, &self.flags);
         raise(&flags.dirty);
         // What nobody wants any more is urgent too: nobody would ask for it.
-        let urgent = subscription.awaited.load(Relaxed) | !subscription.wanted.load(Relaxed);
-        if part.len() >= MOST || urgent & causes != 0 || is_awaited {
+        let urgent = subscription.awaited.load(Relaxed) | !subscription.subscribed.load(Relaxed);
+        if part.len() >= URGENT_LEN || urgent & causes != 0 || is_awaited {
             // In this order, and whatever the second one was: who claims it must know.
             flags.urgent.store(true, Relaxed);
             flags.due.store(true, Release);
-        } else if part.len() % BATCH < count || !subscription.is_batching.load(Relaxed) {
+        } else if part.len() % BATCH_LEN < count || !subscription.is_batching.load(Relaxed) {
             raise(&flags.due);
         }
     }
@@ -259,7 +261,7 @@ impl<K, V> Journal<K, V> {
 
     /// Locks the part for departures of a shard.
     #[inline]
-    fn part_of(&self, shard: usize) -> Locked<'_, K, V> {
+    fn part_of(&self, shard: usize) -> LockedPart<'_, K, V> {
         loop {
             let is_batching = self.subscription.is_batching.load(Relaxed);
             let part = lock(&self.parts[if is_batching { shard % PARTS } else { 0 }]);
@@ -273,14 +275,14 @@ impl<K, V> Journal<K, V> {
 
 impl<K, V> Taken<K, V> {
     pub(crate) fn new() -> Self {
-        Self { parts: array::from_fn(|_| Vec::new()), gathered: false, is_last: false }
+        Self { parts: array::from_fn(|_| Vec::new()), is_batched: false, is_last: false }
     }
 
     /// Gives out what was taken: that of one shard in the order in which it was recorded, all of it by when it left.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Departure<K, V>)) {
-        if !self.gathered {
+        if !self.is_batched {
             self.parts[0].drain(..).for_each(each);
-            give_back(&mut self.parts[0]);
+            limit_spare_capacity(&mut self.parts[0]);
             return;
         }
         let mut parts = self.parts.each_mut().map(|part| part.drain(..));
@@ -288,15 +290,15 @@ impl<K, V> Taken<K, V> {
             let at = part.as_slice().first().map(|next| next.at.nanoseconds());
             at.map_or(u64::MAX, |at| at.min(u64::MAX - 1))
         };
-        let mut soonest = parts.each_ref().map(next);
+        let mut earliest = parts.each_ref().map(next);
         loop {
-            let first = (1..PARTS).fold(0, |a, b| if soonest[b] < soonest[a] { b } else { a });
+            let first = (1..PARTS).fold(0, |a, b| if earliest[b] < earliest[a] { b } else { a });
             let Some(departure) = parts[first].next() else { break };
-            soonest[first] = next(&parts[first]);
+            earliest[first] = next(&parts[first]);
             each(departure);
         }
         drop(parts);
-        self.parts.iter_mut().for_each(give_back);
+        self.parts.iter_mut().for_each(limit_spare_capacity);
         if self.is_last {
             self.parts[1..].iter_mut().for_each(|part| *part = Vec::new());
         }
@@ -304,13 +306,13 @@ impl<K, V> Taken<K, V> {
 }
 
 /// Keeps no more memory than one look of a sweep fills.
-fn give_back<T>(part: &mut Vec<T>) {
-    if part.capacity() > KEPT {
+fn limit_spare_capacity<T>(part: &mut Vec<T>) {
+    if part.capacity() > MAX_SPARE_CAPACITY {
         *part = Vec::new();
     }
 }
 
-fn lock<K, V>(part: &Part<K, V>) -> Locked<'_, K, V> {
+fn lock<K, V>(part: &Part<K, V>) -> LockedPart<'_, K, V> {
     part.0.lock().expect("nothing panics while it moves a departure")
 }
 
@@ -365,7 +367,7 @@ mod tests {
         assert!(!journal.is_due());
         journal.record_all(1, Cause::Removed, &mut vec![departure(4, true)]);
         assert!(journal.claim());
-        journal.record_wanted(2, &mut vec![departure(5, false), departure(6, true)]);
+        journal.record_subscribed(2, &mut vec![departure(5, false), departure(6, true)]);
         assert!(journal.claim());
         // Nor can it be left to the next one to come.
         assert!(!journal.note_contention());

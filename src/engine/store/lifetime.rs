@@ -9,7 +9,7 @@ use super::{ShardState, Store, tags::TagSet};
 use crate::engine::clock::{Deadline, Now, Tick, nanoseconds};
 
 /// Below this, who reads an idle entry asks the precise clock, so that it lives for just so long.
-const SHORT: Duration = Duration::from_secs(5);
+const SHORT_IDLE: Duration = Duration::from_secs(5);
 
 impl<K, V, S> Store<K, V, S>
 where
@@ -17,8 +17,8 @@ where
     S: BuildHasher + Clone,
 {
     /// Entries die when nobody has read them for so long.
-    pub(crate) fn with_time_to_idle(mut self, idle: Duration) -> Self {
-        self.idle = Some(idle);
+    pub(crate) fn with_time_to_idle(mut self, time_to_idle: Duration) -> Self {
+        self.time_to_idle = Some(time_to_idle);
         for index in 0..self.shard_count() {
             let mut locked = self.shards.write(index);
             let (table, state) = locked.parts();
@@ -50,10 +50,10 @@ where
 
     /// When an entry dies that may live until `hard_deadline`, and is read or written now.
     #[inline]
-    pub(super) fn until(&self, hard_deadline: Deadline, now: &impl Now) -> Deadline {
-        match self.idle {
+    pub(super) fn deadline_after_write(&self, hard_deadline: Deadline, now: &impl Now) -> Deadline {
+        match self.time_to_idle {
             None => hard_deadline,
-            Some(idle) => hard_deadline.sooner(now.tick().after(idle)),
+            Some(time_to_idle) => hard_deadline.sooner(now.tick().after(time_to_idle)),
         }
     }
 
@@ -65,29 +65,31 @@ where
         deadline: Deadline,
         now: &impl Now,
     ) -> Option<Deadline> {
-        match self.idle {
-            Some(idle) if idle >= SHORT => Some(now.unless_dead(deadline)?.after(idle)),
+        match self.time_to_idle {
+            Some(time_to_idle) if time_to_idle >= SHORT_IDLE => {
+                Some(now.unless_dead(deadline)?.after(time_to_idle))
+            }
             _ if now.is_dead(deadline) => None,
-            Some(idle) => Some(now.tick().after(idle)),
+            Some(time_to_idle) => Some(now.tick().after(time_to_idle)),
             None => Some(deadline),
         }
     }
 
     /// A value was written to this bucket, which may live until `hard_deadline` and has these tags.
     #[inline]
-    pub(super) fn written(
+    pub(super) fn write_side_tables(
         &self,
         state: &mut ShardState<K, V>,
         bucket: usize,
         hard_deadline: Deadline,
         tags: Option<TagSet>,
     ) {
-        if tags.is_some() || state.side_tables.is_any() {
-            self.keep(state, bucket, hard_deadline, tags);
+        if tags.is_some() || state.side_tables.is_active() {
+            self.write_active_side_tables(state, bucket, hard_deadline, tags);
         }
     }
 
-    fn keep(
+    fn write_active_side_tables(
         &self,
         state: &mut ShardState<K, V>,
         bucket: usize,
@@ -95,9 +97,9 @@ where
         tags: Option<TagSet>,
     ) {
         let is_tagged = tags.is_some();
-        state.side_tables.written(bucket, hard_deadline, tags);
+        state.side_tables.write(bucket, hard_deadline, tags);
         if is_tagged && state.side_tables.is_removed(bucket, Deadline::PERSISTENT) {
-            self.note_removed();
+            self.note_tag_removal();
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{side_tables::OldSideTables, window::Table};
 pub(super) struct OldTable<K, V> {
     pub(super) table: Table<K, V>,
     /// What was kept of its entries.
-    pub(super) marks: OldSideTables,
+    pub(super) side_tables: OldSideTables,
     /// The bucket from which on nothing has moved.
     pub(super) next: usize,
 }

@@ -8,13 +8,13 @@ use super::{
     Location, ShardState, Store,
     bound::Bound,
     entry::Entry,
-    window::{self, Locked},
+    window::{self, ShardWriteGuard},
 };
 
 /// A key that is nowhere, and the lock of its shard.
 pub(crate) struct VacantEntry<'a, K, V> {
-    locked: Locked<'a, K, V, ShardState<K, V>>,
-    place: Location,
+    locked: ShardWriteGuard<'a, K, V, ShardState<K, V>>,
+    location: Location,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -33,25 +33,25 @@ where
     #[inline(always)]
     pub(crate) fn change_any<Q, R>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Result<R, VacantEntry<'_, K, V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
-        match window::find(locked.parts().0, place.hash, |k| key.equivalent(k)) {
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
+        match window::find(locked.parts().0, location.hash, |k| key.equivalent(k)) {
             // What is known of its window stays true.
             Some((_, entry)) => Ok(change(entry)),
-            None => Err(VacantEntry { locked, place }),
+            None => Err(VacantEntry { locked, location }),
         }
     }
 
     /// Puts the entry that `fresh` makes where none is, unless the store is full.
     pub(crate) fn put_fresh<R>(
         &self,
-        VacantEntry { mut locked, place }: VacantEntry<'_, K, V>,
+        VacantEntry { mut locked, location }: VacantEntry<'_, K, V>,
         key: impl FnOnce() -> K,
         fresh: impl FnOnce() -> (Entry<V>, R),
     ) -> Option<R> {
@@ -60,12 +60,12 @@ where
         }
         // Owned before room is taken: a clone that panics then changes nothing.
         let key = key();
-        if !self.take_room() {
+        if !self.try_reserve() {
             drop(locked);
             return None;
         }
         let (entry, made) = fresh();
-        self.insert(&mut locked, place, key, entry);
+        self.insert(&mut locked, location, key, entry);
         Some(made)
     }
 
@@ -74,25 +74,25 @@ where
         &self,
         Location { hash, index }: Location,
         key: &Q,
-        look: impl FnOnce(Option<&Entry<V>>) -> R,
+        inspect: impl FnOnce(Option<&Entry<V>>) -> R,
     ) -> R
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        look(self.shards.read(index).find(hash, key))
+        inspect(self.shards.read(index).find(hash, key))
     }
 
     /// Calls `change` with the entry at `place` that is `it`, dead or alive, under its shard's lock. Its deadline may
     /// only move away.
     pub(crate) fn change_where<R>(
         &self,
-        place: Location,
-        is_it: impl Fn(&K, &V) -> bool,
+        location: Location,
+        matches: impl Fn(&K, &V) -> bool,
         change: impl FnOnce(&mut Entry<V>) -> R,
     ) -> Option<R> {
-        let is_it = |key: &K, entry: &Entry<V>| is_it(key, &entry.value);
-        let mut locked = self.write(place, is_it);
-        let (_, entry) = window::find_where(locked.parts().0, place.hash, is_it)?;
+        let matches = |key: &K, entry: &Entry<V>| matches(key, &entry.value);
+        let mut locked = self.write(location, matches);
+        let (_, entry) = window::find_where(locked.parts().0, location.hash, matches)?;
         Some(change(entry))
     }
 
@@ -102,7 +102,7 @@ where
         self.bound.as_ref().is_some_and(|bound| bound.used() >= bound.limit())
     }
 
-    fn take_room(&self) -> bool {
-        self.bound.as_ref().is_none_or(|bound| bound.take_one())
+    fn try_reserve(&self) -> bool {
+        self.bound.as_ref().is_none_or(|bound| bound.try_reserve_one())
     }
 }

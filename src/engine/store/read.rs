@@ -10,7 +10,7 @@ use equivalent::Equivalent;
 use super::{
     Location, ShardState, Store,
     entry::Entry,
-    window::{self, Reading, Table},
+    window::{self, ShardReadGuard, Table},
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -18,7 +18,7 @@ use crate::engine::clock::{Deadline, Now};
 struct Found<'a, V> {
     bucket: usize,
     /// Whether it has not come to the present table yet.
-    is_old: bool,
+    in_old_table: bool,
     entry: &'a Entry<V>,
 }
 
@@ -76,8 +76,8 @@ where
         let found = shard.find_at(hash, key)?;
         let deadline = found.entry.deadline();
         let is_stale = now.is_dead(deadline) && !self.is_past_stale_window(deadline, now);
-        let is_wanted = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
-        is_wanted.then(|| (found.entry.value.clone(), deadline))
+        let is_returned = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
+        is_returned.then(|| (found.entry.value.clone(), deadline))
     }
 
     /// Whether the value of this key was removed by one of its tags.
@@ -93,7 +93,7 @@ where
     /// Whether it matters to somebody that an entry is read.
     #[inline(always)]
     pub(super) fn tracks_access(&self) -> bool {
-        self.evicting_bound().is_some() || self.idle.is_some()
+        self.evicting_bound().is_some() || self.time_to_idle.is_some()
     }
 
     /// As [`get`](Self::get); and who is read is worth keeping, and lives on.
@@ -103,38 +103,38 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
         let mut shard = self.shards.read(index);
-        let (found, until) = loop {
+        let (found, read_deadline) = loop {
             let Some(found) = shard.find_at(hash, key) else {
                 let eviction = shard.state().side_tables.eviction.as_ref();
-                if eviction.is_some_and(|eviction| eviction.was_evicted_lately(hash)) {
+                if eviction.is_some_and(|eviction| eviction.was_evicted_recently(hash)) {
                     self.reads.count_evicted();
                 }
                 self.reads.count(false);
                 return None;
             };
             let deadline = found.entry.deadline();
-            if let Some(until) = self.deadline_after_read(deadline, now) {
-                break (found, until);
+            if let Some(read_deadline) = self.deadline_after_read(deadline, now) {
+                break (found, read_deadline);
             }
             drop(shard);
-            if self.found_dead(place, key, deadline, now) {
+            if self.confirm_expired(location, key, deadline, now) {
                 self.reads.count(false);
                 return None;
             }
             shard = self.shards.read(index);
         };
         // Before the clone: that of an `Arc` has the processor wait for all that was read before.
-        if !found.is_old {
+        if !found.in_old_table {
             shard.state().side_tables.touch(found.bucket);
         }
         // Its own deadline is one more line of memory, for which only the first hit of a tick has to wait.
-        if until.is_later_than(found.entry.deadline())
+        if read_deadline.is_later_than(found.entry.deadline())
             && let Some(hard_deadline) = shard.hard_deadline(&found)
         {
-            found.entry.put_off(hard_deadline.sooner(until));
+            found.entry.put_off(hard_deadline.sooner(read_deadline));
         }
         let value = found.entry.value.clone();
         let deadline = found.entry.deadline();
@@ -152,21 +152,21 @@ where
     }
 
     #[inline]
-    fn read<Q, R>(&self, key: &Q, now: &impl Now, what: impl FnOnce(&Entry<V>) -> R) -> Option<R>
+    fn read<Q, R>(&self, key: &Q, now: &impl Now, read: impl FnOnce(&Entry<V>) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
         loop {
             let shard = self.shards.read(index);
             let entry = shard.find(hash, key)?;
             let deadline = entry.deadline();
             if !now.is_dead(deadline) {
-                return Some(what(entry));
+                return Some(read(entry));
             }
             drop(shard);
-            if self.found_dead(place, key, deadline, now) {
+            if self.confirm_expired(location, key, deadline, now) {
                 return None;
             }
         }
@@ -176,9 +176,9 @@ where
     /// for again, as there is one that lives: else another reader, who came before it died and now puts that off, would
     /// have it live again.
     #[cold]
-    pub(super) fn found_dead<Q>(
+    pub(super) fn confirm_expired<Q>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         deadline: Deadline,
         now: &impl Now,
@@ -186,26 +186,26 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if self.idle.is_none() && !self.is_past_stale_window(deadline, now) {
+        if self.time_to_idle.is_none() && !self.is_past_stale_window(deadline, now) {
             return true;
         }
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, _) = locked.parts();
         // Looked for again: between the two locks somebody may have written a new value, which lives.
-        let found = window::find(table, place.hash, |k| key.equivalent(k));
+        let found = window::find(table, location.hash, |k| key.equivalent(k));
         let Some((bucket, deadline)) = found.map(|(bucket, entry)| (bucket, entry.deadline()))
         else {
             return true;
         };
         if self.is_past_stale_window(deadline, now) {
-            self.expire_found(locked, place.index, bucket, now);
+            self.expire_found(locked, location.index, bucket, now);
             return true;
         }
         now.is_dead(deadline)
     }
 }
 
-impl<K, V> Reading<'_, K, V, ShardState<K, V>> {
+impl<K, V> ShardReadGuard<'_, K, V, ShardState<K, V>> {
     /// How many entries there are.
     pub(super) fn resident(&self) -> usize {
         self.tables().map(Table::len).sum()
@@ -239,26 +239,26 @@ impl<K, V> Reading<'_, K, V, ShardState<K, V>> {
         Q: Equivalent<K> + ?Sized,
     {
         if let Some((bucket, entry)) = window::find_shared(self, hash, |k| key.equivalent(k)) {
-            return Some(Found { bucket, is_old: false, entry });
+            return Some(Found { bucket, in_old_table: false, entry });
         }
         let old = self.state().old.as_ref()?;
         let (bucket, entry) = window::find_shared(&old.table, hash, |k| key.equivalent(k))?;
-        Some(Found { bucket, is_old: true, entry })
+        Some(Found { bucket, in_old_table: true, entry })
     }
 
     /// Until when it may live, however often it is read; none where that is all there is to it.
     #[inline]
     fn hard_deadline(&self, found: &Found<'_, V>) -> Option<Deadline> {
-        match (&self.state().old, found.is_old) {
-            (Some(old), true) => old.marks.hard_deadline(found.bucket),
+        match (&self.state().old, found.in_old_table) {
+            (Some(old), true) => old.side_tables.hard_deadline(found.bucket),
             _ => self.state().side_tables.hard_deadline(found.bucket),
         }
     }
 
     /// Whether it was removed by one of its tags before `deadline`.
     fn is_removed(&self, found: &Found<'_, V>, deadline: Deadline) -> bool {
-        match (&self.state().old, found.is_old) {
-            (Some(old), true) => old.marks.is_removed(found.bucket, deadline),
+        match (&self.state().old, found.in_old_table) {
+            (Some(old), true) => old.side_tables.is_removed(found.bucket, deadline),
             _ => self.state().side_tables.is_removed(found.bucket, deadline),
         }
     }

@@ -27,7 +27,7 @@ where
         let now = now.tick();
         live.reserve(shard.resident());
         for table in shard.tables() {
-            window::look(table, |key, entry| {
+            window::for_each(table, |key, entry| {
                 if !entry.deadline().is_dead(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
@@ -40,10 +40,10 @@ where
     /// For how long something dead may be in here, at most.
     #[cfg(feature = "metrics")]
     pub(crate) fn staleness(&self, now: Tick) -> Duration {
-        let soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
+        let earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
         // Zero is that of a shard of which nothing is known, as its entries move.
-        let soonest = soonest.filter(|soonest| *soonest > 0).min();
-        soonest.map_or(Duration::ZERO, |soonest| now.since(Tick::from_nanoseconds(soonest)))
+        let earliest = earliest.filter(|earliest| *earliest > 0).min();
+        earliest.map_or(Duration::ZERO, |earliest| now.since(Tick::from_nanoseconds(earliest)))
     }
 
     /// Live entries, counted window by window.
@@ -54,7 +54,7 @@ where
             let shard = self.shards.read(index);
             let now = now.tick();
             for table in shard.tables() {
-                window::look(table, |_, entry| {
+                window::for_each(table, |_, entry| {
                     live += usize::from(!entry.deadline().is_dead(now));
                 });
             }

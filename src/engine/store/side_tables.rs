@@ -18,7 +18,7 @@ pub(super) struct SideTables {
 #[derive(Default)]
 struct Extra {
     /// Where entries die idle: what is in the entry is then the sooner of that and its own deadline.
-    hard_deadline: Option<HardDeadlines>,
+    hard_deadlines: Option<HardDeadlines>,
     tags: TagSets,
 }
 
@@ -38,22 +38,22 @@ pub(super) struct OldSideTables {
 impl SideTables {
     /// From now on with the deadlines that entries have beside the one of who is idle.
     pub(super) fn track_hard_deadlines(&mut self, buckets: usize) {
-        self.extra.get_or_insert_default().hard_deadline = Some(HardDeadlines::new(buckets));
+        self.extra.get_or_insert_default().hard_deadlines = Some(HardDeadlines::new(buckets));
     }
 
     /// Whether entries may change their places only by [`relocate`](Self::relocate).
     #[inline]
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.eviction.is_some() || self.extra.is_some()
     }
 
     /// The entry in this bucket has left. Returns what it weighed.
     #[inline]
-    pub(super) fn left(&mut self, bucket: usize) -> u64 {
+    pub(super) fn departed(&mut self, bucket: usize) -> u64 {
         if let Some(extra) = &mut self.extra {
             extra.tags.remove(bucket);
         }
-        self.eviction.as_mut().map_or(1, |eviction| eviction.left(bucket))
+        self.eviction.as_mut().map_or(1, |eviction| eviction.departed(bucket))
     }
 
     /// The entry in this bucket has left for others. Returns what it weighed.
@@ -79,12 +79,12 @@ impl SideTables {
     /// Until when what is in this bucket may live, however often it is read; none where that is all there is to it.
     #[inline]
     pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
+        Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
     /// A value was written to this bucket: it may live until then, and has these tags.
     #[inline]
-    pub(super) fn written(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
+    pub(super) fn write(&mut self, bucket: usize, hard_deadline: Deadline, tags: Option<TagSet>) {
         if let Some(tags) = tags {
             self.extra.get_or_insert_default().tags.put(bucket, tags);
         } else if let Some(extra) = &mut self.extra {
@@ -95,8 +95,10 @@ impl SideTables {
 
     #[inline]
     pub(super) fn set_hard_deadline(&mut self, bucket: usize, hard_deadline: Deadline) {
-        if let Some(owns) = self.extra.as_mut().and_then(|extra| extra.hard_deadline.as_mut()) {
-            owns.set(bucket, hard_deadline);
+        if let Some(hard_deadlines) =
+            self.extra.as_mut().and_then(|extra| extra.hard_deadlines.as_mut())
+        {
+            hard_deadlines.set(bucket, hard_deadline);
         }
     }
 
@@ -112,7 +114,7 @@ impl SideTables {
     }
 
     /// Where entries make room for each other, and their tags beside it.
-    pub(super) fn eviction(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
+    pub(super) fn eviction_and_tags(&mut self) -> Option<(&mut EvictionState, Option<&TagSets>)> {
         let Self { eviction, extra } = self;
         Some((eviction.as_mut()?, extra.as_ref().map(|extra| &extra.tags)))
     }
@@ -127,20 +129,21 @@ impl SideTables {
         let eviction = self.eviction.as_mut().map(|eviction| eviction.resize(buckets));
         let extra = self.extra.take();
         if let Some(before) = &extra {
-            let hard_deadline = before.hard_deadline.as_ref().map(|_| HardDeadlines::new(buckets));
-            self.extra = Some(Box::new(Extra { hard_deadline, tags: TagSets::default() }));
+            let hard_deadlines =
+                before.hard_deadlines.as_ref().map(|_| HardDeadlines::new(buckets));
+            self.extra = Some(Box::new(Extra { hard_deadlines, tags: TagSets::default() }));
         }
         OldSideTables { eviction, extra }
     }
 
     /// An entry has come from a bucket of a table that it left.
-    pub(super) fn relocate(&mut self, marks: &mut OldSideTables, from: usize, to: usize) {
-        if let (Some(eviction), Some(marks)) = (&mut self.eviction, &marks.eviction) {
-            eviction.relocate(marks, from, to);
+    pub(super) fn relocate(&mut self, old: &mut OldSideTables, from: usize, to: usize) {
+        if let (Some(eviction), Some(old)) = (&mut self.eviction, &old.eviction) {
+            eviction.relocate(old, from, to);
         }
-        let Some(before) = &mut marks.extra else { return };
+        let Some(before) = &mut old.extra else { return };
         if let Some(hard_deadline) =
-            before.hard_deadline.as_ref().map(|hard_deadline| hard_deadline.get(from))
+            before.hard_deadlines.as_ref().map(|hard_deadline| hard_deadline.get(from))
         {
             self.set_hard_deadline(to, hard_deadline);
         }
@@ -153,7 +156,7 @@ impl SideTables {
 impl OldSideTables {
     /// As [`SideTables::hard_deadline`].
     pub(super) fn hard_deadline(&self, bucket: usize) -> Option<Deadline> {
-        Some(self.extra.as_ref()?.hard_deadline.as_ref()?.get(bucket))
+        Some(self.extra.as_ref()?.hard_deadlines.as_ref()?.get(bucket))
     }
 
     /// As [`SideTables::is_removed`].

@@ -16,7 +16,7 @@ use crate::engine::{
 };
 
 /// How many buckets are looked at under one lock.
-const LOOKED_AT_ONCE: usize = 8 * WINDOW;
+const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
 /// How far entries have been looked at.
 ///
@@ -53,65 +53,65 @@ where
     /// and whether there are more to look at.
     pub(crate) fn remove_if(
         &self,
-        pass: &mut TableCursor,
-        leaves: &mut impl FnMut(&K, &V) -> bool,
+        cursor: &mut TableCursor,
+        should_remove: &mut impl FnMut(&K, &V) -> bool,
         now: &impl Now,
     ) -> (usize, bool) {
-        self.remove_next(pass, now, |side_tables, bucket, key, entry, now| {
+        self.remove_next(cursor, now, |side_tables, bucket, key, entry, now| {
             let deadline = entry.deadline();
             !deadline.is_dead(now)
                 && !side_tables.is_removed(bucket, deadline)
-                && leaves(key, &entry.value)
+                && should_remove(key, &entry.value)
         })
     }
 
     pub(super) fn remove_next(
         &self,
-        pass: &mut TableCursor,
+        cursor: &mut TableCursor,
         now: &impl Now,
-        mut leaves: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
+        mut should_remove: impl FnMut(&SideTables, usize, &K, &Entry<V>, Tick) -> bool,
     ) -> (usize, bool) {
-        let index = pass.shard;
+        let index = cursor.shard;
         let mut departures = Vec::new();
-        let mut leaving = Vec::new();
+        let mut chosen = Vec::new();
         let mut locked = self.shards.write(index);
         if locked.state().old.is_some() {
-            let (_, emptied) = self.move_some(&mut locked, index);
+            let (_, emptied) = self.move_windows(&mut locked, index);
             drop(locked);
             drop(emptied);
             return (0, true);
         }
         let now = now.tick();
         let (table, state) = locked.parts();
-        pass.resume_in(state.generation);
+        cursor.resume_in(state.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
-        let end = buckets.min(pass.next + LOOKED_AT_ONCE);
+        let end = buckets.min(cursor.next + BUCKETS_PER_LOCK);
         // All are named before any is taken out: a panic then changes nothing.
-        for bucket in pass.next..end {
+        for bucket in cursor.next..end {
             if let Some((key, entry)) = window::entry_at(table, bucket)
-                && leaves(&state.side_tables, bucket, key, entry, now)
+                && should_remove(&state.side_tables, bucket, key, entry, now)
             {
-                state.bump_write_version_of(|| self.rehash(key), key);
-                leaving.push(bucket);
+                state.bump_write_version_of(|| self.hash_or_zero(key), key);
+                chosen.push(bucket);
             }
         }
         let mut freed = 0;
-        for bucket in &leaving {
+        for bucket in &chosen {
             let (key, entry) = window::take_at(table, *bucket);
-            freed += state.side_tables.left(*bucket);
+            freed += state.side_tables.departed(*bucket);
             let mut departure = entry.depart(key, Cause::Removed, now);
             self.attach_waiters(state, &mut departure);
             departures.push(departure);
         }
-        bump(&self.meta[index].departures.removed, leaving.len() as u64);
+        bump(&self.meta[index].departures.removed, chosen.len() as u64);
         self.journal.record_all(index, Cause::Removed, &mut departures);
-        self.free(freed);
+        self.release(freed);
         drop(locked);
         panics::drop_all(departures);
-        pass.next = end;
+        cursor.next = end;
         if end == buckets {
-            *pass = TableCursor::of(index + 1);
+            *cursor = TableCursor::of(index + 1);
         }
-        (leaving.len(), pass.shard < self.shard_count())
+        (chosen.len(), cursor.shard < self.shard_count())
     }
 }

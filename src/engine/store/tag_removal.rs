@@ -21,8 +21,8 @@ use crate::engine::{
 /// How far it has been looked for what was removed by its tags.
 pub(crate) struct TagPurge {
     /// What the store had of this when it began.
-    removed: usize,
-    pass: TableCursor,
+    removals: usize,
+    cursor: TableCursor,
 }
 
 impl<K, V, S> Store<K, V, S>
@@ -37,48 +37,48 @@ where
     /// From now on nobody finds what has this tag. The sweeper is woken to take it out.
     pub(crate) fn remove_tag(&self, name: &str, now: &impl Now) {
         if self.tags.remove(name, || now.tick()) {
-            self.note_removed();
+            self.note_tag_removal();
             self.journal.request_wake();
         }
     }
 
     /// Whether tags were removed that values may still have.
     #[inline]
-    pub(crate) fn has_removed(&self) -> bool {
-        self.removed.load(Relaxed) % 2 == 1
+    pub(crate) fn has_tag_removals(&self) -> bool {
+        self.tag_removals.load(Relaxed) % 2 == 1
     }
 
-    pub(super) fn note_removed(&self) {
+    pub(super) fn note_tag_removal(&self) {
         // Another odd number: a pass under way has passed by what has this tag, and must not end the search.
-        let next = |removed: usize| Some(removed.wrapping_add(2) | 1);
-        let _ = self.removed.fetch_update(SeqCst, Relaxed, next);
+        let next = |removals: usize| Some(removals.wrapping_add(2) | 1);
+        let _ = self.tag_removals.fetch_update(SeqCst, Relaxed, next);
     }
 
     /// Lets the value of a key leave, if it was removed by one of its tags: before anybody looks at it.
     #[inline]
-    pub(super) fn purge_if_tag_removed<Q>(&self, place: Location, key: &Q, now: &impl Now)
+    pub(super) fn purge_if_tag_removed<Q>(&self, location: Location, key: &Q, now: &impl Now)
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if self.has_removed() {
-            self.remove_if_tagged(place, key, now);
+        if self.has_tag_removals() {
+            self.remove_tag_removed(location, key, now);
         }
     }
 
     #[cold]
-    fn remove_if_tagged<Q>(
+    fn remove_tag_removed<Q>(
         &self,
-        place @ Location { hash, index }: Location,
+        location @ Location { hash, index }: Location,
         key: &Q,
         now: &impl Now,
     ) where
         Q: Equivalent<K> + ?Sized,
     {
         // By one more who reads: until the next sweep all who look anything up come here.
-        if !self.is_tag_removed(place, key) {
+        if !self.is_tag_removed(location, key) {
             return;
         }
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let found = window::find(table, hash, |k| key.equivalent(k));
         let removed =
@@ -96,29 +96,29 @@ where
 
     /// A look at all shards for what was removed by its tags, where there may be any.
     pub(crate) fn tag_pass(&self) -> Option<TagPurge> {
-        let removed = self.removed.load(SeqCst);
-        (removed % 2 == 1).then(|| TagPurge { removed, pass: TableCursor::default() })
+        let removals = self.tag_removals.load(SeqCst);
+        (removals % 2 == 1).then(|| TagPurge { removals, cursor: TableCursor::default() })
     }
 
     /// Takes out what was removed by its tags in the next windows; tells whether there are more to look at.
     pub(crate) fn remove_tagged(
         &self,
-        TagPurge { removed, pass }: &mut TagPurge,
+        TagPurge { removals, cursor }: &mut TagPurge,
         now: &impl Now,
     ) -> bool {
-        let (_, has_more) = self.remove_next(pass, now, is_removed);
+        let (_, has_more) = self.remove_next(cursor, now, is_removed);
         if !has_more {
             // Where more were removed meanwhile, the next pass looks for all.
-            let _ = self.removed.compare_exchange(*removed, *removed & !1, SeqCst, Relaxed);
+            let _ = self.tag_removals.compare_exchange(*removals, *removals & !1, SeqCst, Relaxed);
         }
         has_more
     }
 
     /// Takes out what was removed by its tags in a shard.
     pub(crate) fn remove_tagged_of(&self, shard: usize, now: &impl Now) {
-        let mut pass = TableCursor::of(shard);
-        while self.has_removed() && pass.shard == shard {
-            self.remove_next(&mut pass, now, is_removed);
+        let mut cursor = TableCursor::of(shard);
+        while self.has_tag_removals() && cursor.shard == shard {
+            self.remove_next(&mut cursor, now, is_removed);
         }
     }
 }

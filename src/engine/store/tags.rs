@@ -21,7 +21,7 @@ use crate::engine::{
 };
 
 /// So many names are kept before it is looked for those that no value has.
-const KEPT: usize = 64;
+const MIN_PRUNE_LEN: usize = 64;
 
 /// The tags of a value.
 pub(crate) type TagSet = Arc<[Arc<Tag>]>;
@@ -29,7 +29,7 @@ pub(crate) type TagSet = Arc<[Arc<Tag>]>;
 pub(crate) struct Tag {
     name: Box<str>,
     /// When it was removed; zero as long as it is not.
-    removed: AtomicU64,
+    removed_at: AtomicU64,
 }
 
 /// The tags of the values of one shard, by their buckets.
@@ -42,7 +42,7 @@ pub(super) struct TagNames(Mutex<Names>);
 struct Names {
     tags: HashSet<Named>,
     /// With so many it is looked again for those that no value has.
-    full_at: usize,
+    prune_at: usize,
     /// The most entries that there were since it was last looked because they had left.
     peak: usize,
 }
@@ -52,54 +52,54 @@ struct Named(Arc<Tag>);
 
 impl TagNames {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Names { tags: HashSet::new(), full_at: KEPT, peak: 0 }))
+        Self(Mutex::new(Names { tags: HashSet::new(), prune_at: MIN_PRUNE_LEN, peak: 0 }))
     }
 
     /// The tags of these names; none where there is no name.
-    pub(super) fn tags(&self, names: Vec<Box<str>>) -> Option<TagSet> {
-        if names.is_empty() {
+    pub(super) fn tags(&self, requested: Vec<Box<str>>) -> Option<TagSet> {
+        if requested.is_empty() {
             return None;
         }
-        let mut all = self.lock();
-        let tag = |name: Box<str>| match all.tags.get(&*name) {
+        let mut names = self.lock();
+        let tag = |name: Box<str>| match names.tags.get(&*name) {
             Some(Named(tag)) => tag.clone(),
             None => {
-                let tag = Arc::new(Tag { name, removed: AtomicU64::new(0) });
-                all.tags.insert(Named(tag.clone()));
+                let tag = Arc::new(Tag { name, removed_at: AtomicU64::new(0) });
+                names.tags.insert(Named(tag.clone()));
                 tag
             }
         };
-        let tags = names.into_iter().map(tag).collect();
-        if all.tags.len() >= all.full_at {
-            all.forget_unused();
+        let tags = requested.into_iter().map(tag).collect();
+        if names.tags.len() >= names.prune_at {
+            names.prune();
         }
         Some(tags)
     }
 
     /// Gives memory back, where most of the entries have left that there were; `entries` counts them.
-    pub(super) fn fade(&self, entries: impl FnOnce() -> usize) {
+    pub(super) fn shrink_if_sparse(&self, entries: impl FnOnce() -> usize) {
         // Room for these is not worth giving back.
-        let are_few = |names: &Names| names.tags.capacity() <= 4 * KEPT;
+        let are_few = |names: &Names| names.tags.capacity() <= 4 * MIN_PRUNE_LEN;
         if are_few(&self.lock()) {
             return;
         }
         // Counted out of the lock: that takes those of all shards.
         let entries = entries();
-        let mut all = self.lock();
-        all.peak = all.peak.max(entries);
-        if entries <= all.peak / 4 {
-            all.peak = entries;
-            all.forget_unused();
-            let len = all.tags.len();
-            all.tags.shrink_to(2 * len);
+        let mut names = self.lock();
+        names.peak = names.peak.max(entries);
+        if entries <= names.peak / 4 {
+            names.peak = entries;
+            names.prune();
+            let len = names.tags.len();
+            names.tags.shrink_to(2 * len);
         }
     }
 
     /// From now on who has the tag of this name is removed; tells whether anybody may be.
     pub(super) fn remove(&self, name: &str, at: impl FnOnce() -> Tick) -> bool {
-        let mut all = self.lock();
-        let Some(Named(tag)) = all.tags.take(name) else { return false };
-        tag.removed.store(at().nanoseconds(), Relaxed);
+        let mut names = self.lock();
+        let Some(Named(tag)) = names.tags.take(name) else { return false };
+        tag.removed_at.store(at().nanoseconds(), Relaxed);
         Arc::strong_count(&tag) > 1
     }
 
@@ -110,9 +110,9 @@ impl TagNames {
 
 impl Names {
     /// Forgets the names that no value has. Who has just got one holds it.
-    fn forget_unused(&mut self) {
+    fn prune(&mut self) {
         self.tags.retain(|Named(tag)| Arc::strong_count(tag) > 1);
-        self.full_at = KEPT.max(2 * self.tags.len());
+        self.prune_at = MIN_PRUNE_LEN.max(2 * self.tags.len());
     }
 }
 
@@ -169,8 +169,8 @@ impl TagSets {
     pub(super) fn is_removed(&self, bucket: usize, deadline: Deadline) -> bool {
         let Some(tags) = self.0.get(&bucket) else { return false };
         tags.iter().any(|tag| {
-            let removed = tag.removed.load(Relaxed);
-            removed != 0 && removed < deadline.order()
+            let removed_at = tag.removed_at.load(Relaxed);
+            removed_at != 0 && removed_at < deadline.order()
         })
     }
 }

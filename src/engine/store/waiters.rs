@@ -61,7 +61,7 @@ impl<K, V> Waiters<K, V> {
     }
 
     /// Those who wait for this key's value to leave, who do so no more.
-    pub(super) fn waiters(
+    pub(super) fn take_departure_waiters(
         &mut self,
         key: &K,
         hash: impl FnOnce(&K) -> u64,

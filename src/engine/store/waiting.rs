@@ -26,7 +26,7 @@ where
     /// The live value, or a place among those who wait for it to be loaded, which has to be [left](Self::leave_load).
     pub(crate) fn lookup_or_join<Q>(
         &self,
-        place @ Location { hash, index }: Location,
+        location @ Location { hash, index }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         now: &impl Now,
@@ -35,14 +35,14 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
         if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_dead(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
-        debug_assert_eq!(index, place.shard());
-        let waiters = locked.parts().1.waiters();
+        debug_assert_eq!(index, location.shard());
+        let waiters = locked.parts().1.waiters_mut();
         let Joined { shared, is_first } =
             waiters.loads.join(hash, key, owned, Flight::is_finished, Flight::new);
         if is_first {
@@ -56,7 +56,7 @@ where
     /// `seen`.
     pub(crate) fn lead<Q>(
         &self,
-        place @ Location { hash, .. }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
         seen: Deadline,
@@ -64,51 +64,51 @@ where
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
         if found.is_some_and(|(_, entry)| entry.deadline().is_later_than(seen)) {
             return None;
         }
-        let waiters = locked.parts().1.waiters();
+        let waiters = locked.parts().1.waiters_mut();
         if waiters.loads.find(hash, key).is_some_and(|load| !load.is_finished()) {
             return None;
         }
         Some(waiters.loads.join(hash, key, owned, |_| true, Flight::new).shared)
     }
 
-    pub(crate) fn leave_load(&self, place: Location, flight: &Arc<Flight<V>>) {
-        self.leave(place, |waiters| waiters.loads.leave(place.hash(), flight));
+    pub(crate) fn leave_load(&self, location: Location, flight: &Arc<Flight<V>>) {
+        self.leave(location, |waiters| waiters.loads.leave(location.hash(), flight));
     }
 
     /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
     pub(crate) fn take_turn<Q>(
         &self,
-        place: Location,
+        location: Location,
         key: &Q,
         owned: impl FnOnce() -> K,
     ) -> Arc<Turn>
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let mut locked = self.shards.write(place.shard());
-        let waiters = locked.parts().1.waiters();
-        waiters.turns.join(place.hash(), key, owned, |_| false, Turn::default).shared
+        let mut locked = self.shards.write(location.shard());
+        let waiters = locked.parts().1.waiters_mut();
+        waiters.turns.join(location.hash(), key, owned, |_| false, Turn::default).shared
     }
 
-    pub(crate) fn leave_turn(&self, place: Location, turn: &Arc<Turn>) {
-        self.leave(place, |waiters| waiters.turns.leave(place.hash(), turn));
+    pub(crate) fn leave_turn(&self, location: Location, turn: &Arc<Turn>) {
+        self.leave(location, |waiters| waiters.turns.leave(location.hash(), turn));
     }
 
     /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).
-    pub(crate) fn await_value(&self, place: Location) -> Arc<Notify> {
-        let mut locked = self.shards.write(place.shard());
-        let waiters = locked.parts().1.waiters();
-        waiters.insert_waiters.join(place.hash(), &(), || (), |_| false, Notify::new).shared
+    pub(crate) fn await_value(&self, location: Location) -> Arc<Notify> {
+        let mut locked = self.shards.write(location.shard());
+        let waiters = locked.parts().1.waiters_mut();
+        waiters.insert_waiters.join(location.hash(), &(), || (), |_| false, Notify::new).shared
     }
 
-    pub(crate) fn leave_insert_waiters(&self, place: Location, insert_waiters: &Arc<Notify>) {
-        self.leave(place, |waiters| {
-            waiters.insert_waiters.leave(place.hash(), insert_waiters);
+    pub(crate) fn leave_insert_waiters(&self, location: Location, insert_waiters: &Arc<Notify>) {
+        self.leave(location, |waiters| {
+            waiters.insert_waiters.leave(location.hash(), insert_waiters);
             None
         });
     }
@@ -117,7 +117,7 @@ where
     /// None where there is no live value.
     pub(crate) fn await_departure<Q>(
         &self,
-        place @ Location { hash, .. }: Location,
+        location @ Location { hash, .. }: Location,
         key: &Q,
         now: &impl Now,
     ) -> Option<Arc<DepartureWaiters<K, V>>>
@@ -125,8 +125,8 @@ where
         Q: Equivalent<K> + ?Sized,
         K: Clone,
     {
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
             return None;
@@ -138,7 +138,7 @@ where
         };
         Some(
             state
-                .waiters()
+                .waiters_mut()
                 .departure_waiters
                 .join(hash, key, owned, |_| false, DepartureSignal::new)
                 .shared,
@@ -147,14 +147,14 @@ where
 
     pub(crate) fn leave_departure_waiters(
         &self,
-        place: Location,
+        location: Location,
         waiters: &Arc<DepartureWaiters<K, V>>,
     ) {
-        self.leave(place, |all| all.departure_waiters.leave(place.hash(), waiters));
+        self.leave(location, |all| all.departure_waiters.leave(location.hash(), waiters));
     }
 
-    fn leave(&self, place: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
-        let mut locked = self.shards.write(place.shard());
+    fn leave(&self, location: Location, leave: impl FnOnce(&mut Waiters<K, V>) -> Option<K>) {
+        let mut locked = self.shards.write(location.shard());
         let state = locked.parts().1;
         let Some(waiters) = &mut state.waiters else { return };
         let key = leave(waiters);
@@ -219,7 +219,7 @@ impl<K, V> ShardState<K, V> {
         found.is_some()
     }
 
-    fn waiters(&mut self) -> &mut Waiters<K, V> {
+    fn waiters_mut(&mut self) -> &mut Waiters<K, V> {
         self.waiters.get_or_insert_with(|| Box::new(Waiters::new()))
     }
 }

@@ -19,7 +19,8 @@ where
     /// Whether nothing in the shard dies before `now`, as far as is known without its lock.
     #[inline]
     pub(crate) fn has_nothing_due(&self, shard: usize, now: Tick) -> bool {
-        self.meta[shard].soonest.load(Relaxed) > Deadline::from(self.stale_cutoff(now)).order()
+        self.meta[shard].earliest_expiry.load(Relaxed)
+            > Deadline::from(self.stale_cutoff(now)).order()
     }
 
     /// Has the sweeper woken by who next writes what dies, and does not stay, before `at`; false where something there
@@ -28,12 +29,13 @@ where
         let wake_deadline = Deadline::from(self.stale_cutoff(at)).order();
         self.wake_deadline.store(wake_deadline, Relaxed);
         fence(SeqCst);
-        let mut soonest = self.meta.iter().map(|meta| meta.soonest.load(Relaxed));
-        let may_rest = soonest.all(|soonest| soonest >= wake_deadline) && !self.has_removed();
-        if !may_rest {
+        let mut earliest = self.meta.iter().map(|meta| meta.earliest_expiry.load(Relaxed));
+        let may_sleep =
+            earliest.all(|earliest| earliest >= wake_deadline) && !self.has_tag_removals();
+        if !may_sleep {
             self.disarm_wake_deadline();
         }
-        may_rest
+        may_sleep
     }
 
     /// Nobody rests any more.
@@ -43,11 +45,11 @@ where
     }
 
     #[cold]
-    pub(super) fn note_soonest(&self, shard: usize, soonest: Deadline) {
-        self.meta[shard].soonest.store(soonest.order(), Relaxed);
+    pub(super) fn note_earliest_expiry(&self, shard: usize, earliest: Deadline) {
+        self.meta[shard].earliest_expiry.store(earliest.order(), Relaxed);
         // Either we see the alarm, or who sets it sees what is soonest.
         fence(SeqCst);
-        if soonest.order() < self.wake_deadline.load(Relaxed) {
+        if earliest.order() < self.wake_deadline.load(Relaxed) {
             self.journal.request_wake();
         }
     }

@@ -47,13 +47,13 @@ struct Guarded<B>(UnsafeCell<B>);
 unsafe impl<B: Send + Sync> Sync for Guarded<B> {}
 
 /// A shard that is locked for reading.
-pub(super) struct Reading<'a, K, V, B> {
+pub(super) struct ShardReadGuard<'a, K, V, B> {
     table: RwLockReadGuard<'a, Table<K, V>>,
     state: &'a Guarded<B>,
 }
 
 /// A shard that is locked for writing.
-pub(super) struct Locked<'a, K, V, B> {
+pub(super) struct ShardWriteGuard<'a, K, V, B> {
     index: usize,
     table: RwLockWriteGuard<'a, Table<K, V>>,
     /// That of the same shard: [`Shards::locked`] is the only place that puts the two together.
@@ -84,14 +84,14 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
 
     /// Waits behind a writer who waits.
     #[inline]
-    pub(super) fn read(&self, index: usize) -> Reading<'_, K, V, B> {
-        self.gates[index].pass();
-        Reading { table: self.map.shards()[index].read(), state: &self.state[index] }
+    pub(super) fn read(&self, index: usize) -> ShardReadGuard<'_, K, V, B> {
+        self.gates[index].enter();
+        ShardReadGuard { table: self.map.shards()[index].read(), state: &self.state[index] }
     }
 
     /// Waits for those who are reading now, and for none who comes later.
     #[inline]
-    pub(super) fn write(&self, index: usize) -> Locked<'_, K, V, B> {
+    pub(super) fn write(&self, index: usize) -> ShardWriteGuard<'_, K, V, B> {
         let lock = &self.map.shards()[index];
         let table = match lock.try_write() {
             Some(table) => table,
@@ -104,7 +104,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
     }
 
     #[inline]
-    pub(super) fn try_write(&self, index: usize) -> Option<Locked<'_, K, V, B>> {
+    pub(super) fn try_write(&self, index: usize) -> Option<ShardWriteGuard<'_, K, V, B>> {
         let table = self.map.shards()[index].try_write()?;
         Some(self.locked(index, table))
     }
@@ -114,7 +114,7 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         &self,
         index: usize,
         keep_trying: impl FnMut() -> bool,
-    ) -> Option<Locked<'_, K, V, B>> {
+    ) -> Option<ShardWriteGuard<'_, K, V, B>> {
         let lock = &self.map.shards()[index];
         let table = self.gates[index].try_write_while(|| lock.try_write(), keep_trying)?;
         Some(self.locked(index, table))
@@ -122,8 +122,8 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
 
     /// Says whether who locks the shard, or has it locked, holds it for microseconds.
     #[inline]
-    pub(super) fn set_long(&self, index: usize, is_long: bool) {
-        self.gates[index].set_long(is_long);
+    pub(super) fn set_held_long(&self, index: usize, is_held_long: bool) {
+        self.gates[index].set_held_long(is_held_long);
     }
 
     #[inline]
@@ -131,12 +131,12 @@ impl<K: Hash + Eq, V, B, S: BuildHasher + Clone> Shards<K, V, B, S> {
         &'a self,
         index: usize,
         table: RwLockWriteGuard<'a, Table<K, V>>,
-    ) -> Locked<'a, K, V, B> {
-        Locked { index, table, state: &self.state[index] }
+    ) -> ShardWriteGuard<'a, K, V, B> {
+        ShardWriteGuard { index, table, state: &self.state[index] }
     }
 }
 
-impl<K, V, B> Reading<'_, K, V, B> {
+impl<K, V, B> ShardReadGuard<'_, K, V, B> {
     /// What else the lock guards.
     #[inline]
     pub(super) fn state(&self) -> &B {
@@ -145,7 +145,7 @@ impl<K, V, B> Reading<'_, K, V, B> {
     }
 }
 
-impl<K, V, B> Deref for Reading<'_, K, V, B> {
+impl<K, V, B> Deref for ShardReadGuard<'_, K, V, B> {
     type Target = Table<K, V>;
 
     #[inline]
@@ -154,7 +154,7 @@ impl<K, V, B> Deref for Reading<'_, K, V, B> {
     }
 }
 
-impl<K, V, B> Locked<'_, K, V, B> {
+impl<K, V, B> ShardWriteGuard<'_, K, V, B> {
     /// Which shard it is.
     #[inline]
     pub(super) fn index(&self) -> usize {
@@ -177,7 +177,7 @@ impl<K, V, B> Locked<'_, K, V, B> {
     }
 }
 
-impl<K, V, B> Deref for Locked<'_, K, V, B> {
+impl<K, V, B> Deref for ShardWriteGuard<'_, K, V, B> {
     type Target = Table<K, V>;
 
     #[inline]
@@ -204,9 +204,9 @@ pub(super) fn find<K, V>(
 pub(super) fn find_where<K, V>(
     table: &mut Table<K, V>,
     hash: u64,
-    mut is_it: impl FnMut(&K, &Entry<V>) -> bool,
+    mut matches: impl FnMut(&K, &Entry<V>) -> bool,
 ) -> Option<(usize, &mut Entry<V>)> {
-    let bucket = table.find(hash, |(key, entry)| is_it(key, entry.get()))?;
+    let bucket = table.find(hash, |(key, entry)| matches(key, entry.get()))?;
     // SAFETY: the bucket was found in this table, which has not changed since.
     let index = unsafe { table.bucket_index(&bucket) };
     // SAFETY: it is full, and the table is borrowed exclusively as long as the entry is.
@@ -299,7 +299,7 @@ pub(super) fn insert<K, V>(
 
 /// Touches the memory of an empty table, so that whoever fills it under a lock need not wait for the
 /// system to find it page by page: half of what the filling costs.
-pub(super) fn touch<K, V>(table: &mut Table<K, V>) {
+pub(super) fn touch_pages<K, V>(table: &mut Table<K, V>) {
     assert!(table.is_empty(), "what a table holds is not to be written over");
     let entries = table.buckets() * size_of::<(K, SharedValue<Entry<V>>)>();
     let (start, layout) = table.allocation_info();
@@ -312,14 +312,14 @@ pub(super) fn touch<K, V>(table: &mut Table<K, V>) {
 }
 
 /// Calls `each` with every entry of the table.
-pub(super) fn look<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
+pub(super) fn for_each<K, V>(table: &Table<K, V>, mut each: impl FnMut(&K, &Entry<V>)) {
     for start in (0..table.buckets()).step_by(WINDOW) {
-        look_at(table, start, &mut each);
+        for_each_in_window(table, start, &mut each);
     }
 }
 
 /// Calls `each` with every entry of the window that begins at bucket `start`.
-pub(super) fn look_at<K, V>(
+pub(super) fn for_each_in_window<K, V>(
     table: &Table<K, V>,
     start: usize,
     mut each: impl FnMut(&K, &Entry<V>),
@@ -337,51 +337,51 @@ pub(super) fn look_at<K, V>(
 ///
 /// Returns how many entries were looked at and the bucket at which it stopped: the end, or the first
 /// whose entry should leave but for which there was no room.
-pub(super) fn take<K, V>(
+pub(super) fn take_if<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    mut eviction: usize,
-    mut leaves: impl FnMut(&Entry<V>) -> bool,
+    mut max_taken: usize,
+    mut should_take: impl FnMut(&Entry<V>) -> bool,
     mut taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize) {
     let (full, count) = full_buckets(table, range.clone());
-    for (looked_at, offset) in full[..count].iter().enumerate() {
+    for (examined, offset) in full[..count].iter().enumerate() {
         let index = range.start + usize::from(*offset);
         // SAFETY: `full_buckets` gives offsets of full buckets of this table. It is borrowed
         // exclusively, and each of them is taken out at most once, below.
         let bucket = unsafe { table.bucket(index) };
         // SAFETY: as above: the bucket is full, and nothing else touches it.
-        if leaves(unsafe { bucket.as_ref() }.1.get()) {
-            if eviction == 0 {
-                return (looked_at, index);
+        if should_take(unsafe { bucket.as_ref() }.1.get()) {
+            if max_taken == 0 {
+                return (examined, index);
             }
             // SAFETY: as above; taking an entry out moves no other.
             let ((key, entry), _) = unsafe { table.remove(bucket) };
             taken(index, key, entry.into_inner());
-            eviction -= 1;
+            max_taken -= 1;
         }
     }
     (count, range.end.min(table.buckets()))
 }
 
 /// [Takes out](take) what is dead. Tells besides when the first of what stays dies.
-pub(super) fn take_dead<K, V>(
+pub(super) fn take_expired<K, V>(
     table: &mut Table<K, V>,
     range: Range<usize>,
-    eviction: usize,
+    max_taken: usize,
     now: Tick,
     taken: impl FnMut(usize, K, Entry<V>),
 ) -> (usize, usize, Deadline) {
-    let mut soonest = Deadline::PERSISTENT;
-    let leaves = |entry: &Entry<V>| {
+    let mut earliest = Deadline::PERSISTENT;
+    let should_take = |entry: &Entry<V>| {
         let is_dead = entry.deadline().is_dead(now);
-        if !is_dead && soonest.is_later_than(entry.deadline()) {
-            soonest = entry.deadline();
+        if !is_dead && earliest.is_later_than(entry.deadline()) {
+            earliest = entry.deadline();
         }
         is_dead
     };
-    let (looked_at, stop) = take(table, range, eviction, leaves, taken);
-    (looked_at, stop, soonest)
+    let (examined, stop) = take_if(table, range, max_taken, should_take, taken);
+    (examined, stop, earliest)
 }
 
 /// Which buckets of `range` (of the first [`WINDOW`] of it) hold an entry: how far each is from the

@@ -13,7 +13,7 @@ use super::{
     counters::bump,
     entry::{Cause, Departure, Entry},
     tags::TagSet,
-    window::{self, Locked},
+    window::{self, ShardWriteGuard},
 };
 use crate::engine::clock::{Deadline, Now};
 
@@ -142,11 +142,11 @@ where
         if let Some(bound) = self.evicting_bound() {
             return self.decide_bounded(bound, key, weight, tags, now, decide);
         }
-        let place @ Location { hash, index } = self.place(&key);
-        self.purge_if_tag_removed(place, &key, now);
+        let location @ Location { hash, index } = self.place(&key);
+        self.purge_if_tag_removed(location, &key, now);
         // Out here, so that it is dropped after the lock where something of the user's panics.
         let (value, hard_deadline);
-        let mut locked = self.write(place, |k, _| *k == key);
+        let mut locked = self.write(location, |k, _| *k == key);
         let (table, state) = locked.parts();
         // Looked for first: most writes replace, and whoever inserts may have to grow the table.
         let Some((bucket, entry)) = window::find(table, hash, |k| *k == key) else {
@@ -163,11 +163,11 @@ where
             }
             state.bump_write_version(hash, &key);
             let insert_waiters = state.insert_waiters(hash);
-            let entry = Entry::new(value, self.until(hard_deadline, now));
-            let bucket = self.insert(&mut locked, place, key, entry);
-            self.written(locked.parts().1, bucket, hard_deadline, tags);
+            let entry = Entry::new(value, self.deadline_after_write(hard_deadline, now));
+            let bucket = self.insert(&mut locked, location, key, entry);
+            self.write_side_tables(locked.parts().1, bucket, hard_deadline, tags);
             drop(locked);
-            tell(insert_waiters);
+            notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         };
         let is_dead = now.is_dead(entry.deadline());
@@ -189,20 +189,20 @@ where
                 return Written::Unchanged;
             }
         }
-        let fresh = self.until(hard_deadline, now);
+        let entry_deadline = self.deadline_after_write(hard_deadline, now);
         let insert_waiters = state.insert_waiters(hash);
         let has_subscriber =
             self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
         // What is the user's comes first: where it panics, nothing is changed.
         state.bump_write_version(hash, &key);
         let copy = (!is_dead && has_subscriber).then(|| entry.value.clone());
-        let old = entry.replace(value, fresh);
-        self.note(state, index, bucket, fresh);
-        self.written(state, bucket, hard_deadline, tags);
+        let old = entry.replace(value, entry_deadline);
+        self.note_deadline(state, index, bucket, entry_deadline);
+        self.write_side_tables(state, bucket, hard_deadline, tags);
         if is_dead {
             // A dead value is none: the old one leaves as expired before anybody hears of the new.
-            self.expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
-            tell(insert_waiters);
+            self.record_expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
+            notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         }
         bump(&self.meta[index].departures.replaced, 1);
@@ -221,7 +221,7 @@ where
                 drop(unrecorded);
             }
         }
-        tell(insert_waiters);
+        notify_insert_waiters(insert_waiters);
         Written::Put { replaced: Some(old.value), resident: true }
     }
 
@@ -238,7 +238,7 @@ where
     {
         match self.evicting_bound() {
             Some(bound) => self.change_bounded(bound, key, now, change),
-            None => self.alter(key, now, true, |value, _| (change(value), None)),
+            None => self.update_live(key, now, true, |value, _| (change(value), None)),
         }
     }
 
@@ -253,12 +253,12 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.alter(key, now, false, change)
+        self.update_live(key, now, false, change)
     }
 
     /// As [`update`](Self::update); it may be a write, which wins over what is being loaded.
     #[inline]
-    fn alter<Q, R>(
+    fn update_live<Q, R>(
         &self,
         key: &Q,
         now: &impl Now,
@@ -268,9 +268,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
         if now.is_dead(entry.deadline()) {
@@ -288,10 +288,10 @@ where
         state.side_tables.touch(bucket);
         // What was given no deadline does not live longer for that.
         if let Some(deadline) = deadline {
-            let fresh = self.until(deadline, now);
-            entry.set_deadline(fresh);
+            let entry_deadline = self.deadline_after_write(deadline, now);
+            entry.set_deadline(entry_deadline);
             state.side_tables.set_hard_deadline(bucket, deadline);
-            self.note(state, index, bucket, fresh);
+            self.note_deadline(state, index, bucket, entry_deadline);
         }
         Some(changed)
     }
@@ -302,9 +302,9 @@ where
         Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
-        let place @ Location { hash, index } = self.place(key);
-        self.purge_if_tag_removed(place, key, now);
-        let mut locked = self.write(place, |k, _| key.equivalent(k));
+        let location @ Location { hash, index } = self.place(key);
+        self.purge_if_tag_removed(location, key, now);
+        let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         state.bump_write_version(hash, key);
         let (bucket, _) = window::find(table, hash, |k| key.equivalent(k))?;
@@ -314,7 +314,7 @@ where
     /// Takes out what was found in this bucket, which is its live value; a dead one is expired.
     pub(super) fn remove_found(
         &self,
-        mut locked: Locked<'_, K, V, ShardState<K, V>>,
+        mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
         index: usize,
         bucket: usize,
         now: &impl Now,
@@ -332,10 +332,10 @@ where
         }
         // Cloned first: a clone that panics then changes nothing.
         let has_subscriber = self.journal.has_subscriber(cause)
-            || state.waiters.is_some() && state.has_departure_waiters(self.rehash(key), key);
+            || state.waiters.is_some() && state.has_departure_waiters(self.hash_or_zero(key), key);
         let copy = has_subscriber.then(|| entry.value.clone());
         let (key, entry) = self.take_out(&mut locked, bucket);
-        let rest = match copy {
+        let to_drop = match copy {
             Some(value) => {
                 let at = now.tick();
                 // What `expire_now` ends has its deadline now.
@@ -349,14 +349,14 @@ where
         let departures = &self.meta[index].departures;
         bump(if cause == Cause::Expired { &departures.expired } else { &departures.removed }, 1);
         drop(locked);
-        drop(rest);
+        drop(to_drop);
         Some(entry.value)
     }
 }
 
 /// There is a value now. Out of the lock: a waker is somebody's code.
 #[inline]
-pub(super) fn tell(insert_waiters: Option<Arc<Notify>>) {
+pub(super) fn notify_insert_waiters(insert_waiters: Option<Arc<Notify>>) {
     if let Some(insert_waiters) = insert_waiters {
         insert_waiters.notify_waiters();
     }

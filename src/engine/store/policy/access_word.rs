@@ -13,13 +13,13 @@ pub(super) const AGES: usize = 15;
 pub(super) const WIDTHS: [u8; AGES] = [1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 64];
 
 /// How entries were asked for before: never; once, by the gap; more often, by the mean of the gaps.
-pub(super) const CLASSES: usize = 1 + 2 * LEVELS as usize;
+pub(super) const CLASSES: usize = 1 + 2 * GAP_LEVELS as usize;
 
 /// So many sizes of gaps are told apart in a class: two ages each.
-const LEVELS: u8 = 7;
+const GAP_LEVELS: u8 = 7;
 
 /// What is older counts as this old, so that the clock can go round without making it young.
-pub(super) const OLDEST: u8 = 224;
+pub(super) const MAX_ELAPSED: u8 = 224;
 
 /// Of an entry. Its class is kept as one more than it is, so that it is not zero.
 #[derive(Clone, Copy, Debug)]
@@ -79,19 +79,19 @@ impl AccessWord {
     /// In the class that it has after the hit. What falls between two levels goes up where `up` is 1.
     pub(super) fn settled(self, up: u8) -> Self {
         let Some(gap) = self.gap() else { return self };
-        let level = (gap / 2).min(LEVELS - 1);
+        let level = (gap / 2).min(GAP_LEVELS - 1);
         let class = match self.class() {
             0 => 1 + level,
-            class => 1 + LEVELS + ((class - 1) % LEVELS + level + up) / 2,
+            class => 1 + GAP_LEVELS + ((class - 1) % GAP_LEVELS + level + up) / 2,
         };
         Self::new(self.last_access(), class)
     }
 
-    pub(super) fn not_older(self, clock: u8) -> Self {
-        if self.elapsed(clock) <= OLDEST {
+    pub(super) fn clamped(self, clock: u8) -> Self {
+        if self.elapsed(clock) <= MAX_ELAPSED {
             return self;
         }
-        Self(u16::from(clock.wrapping_sub(OLDEST)) << 8 | self.0 & 0xff)
+        Self(u16::from(clock.wrapping_sub(MAX_ELAPSED)) << 8 | self.0 & 0xff)
     }
 }
 
@@ -155,9 +155,9 @@ mod tests {
     fn what_is_old_stays_old() {
         let mut access_word = AccessWord::fresh(0);
         for clock in (0..10_000).map(|clock| clock as u8) {
-            access_word = access_word.not_older(clock);
-            assert!(access_word.elapsed(clock) <= OLDEST);
+            access_word = access_word.clamped(clock);
+            assert!(access_word.elapsed(clock) <= MAX_ELAPSED);
         }
-        assert_eq!(access_word.elapsed(9_999_u32 as u8), OLDEST);
+        assert_eq!(access_word.elapsed(9_999_u32 as u8), MAX_ELAPSED);
     }
 }

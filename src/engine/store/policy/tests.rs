@@ -8,13 +8,13 @@ use super::*;
 
 /// A shard with room for so many entries. A key is its own hash, but for the bits that all of a shard share.
 struct Shard {
-    eviction: usize,
+    capacity: usize,
     table: Vec<Option<Resident>>,
     buckets: HashMap<u64, usize>,
     policy: Policy,
     now: u64,
     /// Of all that ever came.
-    soonest: u64,
+    earliest_expiry: u64,
     evicted: Vec<u64>,
 }
 
@@ -25,14 +25,22 @@ struct Resident {
 }
 
 impl Shard {
-    fn new(eviction: usize) -> Self {
+    fn new(capacity: usize) -> Self {
         let policy = Policy::new(0x5eed);
         let (table, buckets) = (Vec::new(), HashMap::new());
-        Self { eviction, table, buckets, policy, now: 0, soonest: u64::MAX, evicted: Vec::new() }
+        Self {
+            capacity,
+            table,
+            buckets,
+            policy,
+            now: 0,
+            earliest_expiry: u64::MAX,
+            evicted: Vec::new(),
+        }
     }
 
     /// A get; after a miss, a set of what lives for `ttl` requests. Whether it was a hit.
-    fn ask(&mut self, key: u64, ttl: u64) -> bool {
+    fn request(&mut self, key: u64, ttl: u64) -> bool {
         self.now += 1;
         if let Some(&bucket) = self.buckets.get(&key) {
             if self.table[bucket].expect("it is there").deadline > self.now {
@@ -42,7 +50,7 @@ impl Shard {
             self.remove(bucket);
         }
         let bucket = self.put(key, self.now.saturating_add(ttl));
-        while self.buckets.len() > self.eviction {
+        while self.buckets.len() > self.capacity {
             self.evict(Some(bucket)).expect("there is another");
         }
         false
@@ -52,7 +60,7 @@ impl Shard {
         if self.buckets.len() >= self.table.len() / 8 * 7 {
             self.grow();
         }
-        self.soonest = self.soonest.min(deadline);
+        self.earliest_expiry = self.earliest_expiry.min(deadline);
         let bucket = self.place(Resident { key, deadline });
         self.policy.inserted(bucket, hash(key), self.buckets.len());
         bucket
@@ -88,8 +96,8 @@ impl Shard {
             Some(resident) if resident.deadline <= now => BucketState::Expired,
             Some(_) => BucketState::Live,
         };
-        let may_be_dead = self.soonest <= now;
-        let bucket = self.policy.victim(exempt, may_be_dead, look)?;
+        let may_have_expired = self.earliest_expiry <= now;
+        let bucket = self.policy.victim(exempt, may_have_expired, look)?;
         assert_ne!(Some(bucket), exempt);
         let Resident { key, deadline } = self.table[bucket].expect("a victim is there");
         let is_dead = deadline <= now;
@@ -106,7 +114,7 @@ impl Shard {
 
     fn remove(&mut self, bucket: usize) {
         self.take(bucket);
-        self.policy.left(bucket);
+        self.policy.departed(bucket);
     }
 
     fn take(&mut self, bucket: usize) {
@@ -119,7 +127,7 @@ impl Shard {
         let (mut hits, mut all) = (0, 0);
         for key in keys {
             all += 1;
-            hits += u32::from(self.ask(key, u64::MAX));
+            hits += u32::from(self.request(key, u64::MAX));
         }
         100.0 * f64::from(hits) / f64::from(all)
     }
@@ -134,8 +142,8 @@ fn hash(key: u64) -> u64 {
 fn a_shard_of_one_entry_lets_the_other_go() {
     let mut shard = Shard::new(1);
     for key in 0..1_000 {
-        assert!(!shard.ask(key, u64::MAX));
-        assert!(shard.ask(key, u64::MAX), "what was set is there");
+        assert!(!shard.request(key, u64::MAX));
+        assert!(shard.request(key, u64::MAX), "what was set is there");
         assert_eq!(shard.buckets.len(), 1);
     }
     assert_eq!(shard.evicted, (0..999).collect::<Vec<_>>());
@@ -153,14 +161,14 @@ fn who_is_spared_stays_even_alone() {
 
 #[test]
 fn small_shards_keep_what_was_set() {
-    for eviction in [2, 3, 10] {
-        let mut shard = Shard::new(eviction);
-        let mut random = SmallRng::seed_from_u64(eviction as u64);
+    for capacity in [2, 3, 10] {
+        let mut shard = Shard::new(capacity);
+        let mut random = SmallRng::seed_from_u64(capacity as u64);
         for _ in 0..20_000 {
             let key = random.random_range(0..30);
-            shard.ask(key, u64::MAX);
-            assert!(shard.ask(key, u64::MAX));
-            assert!(shard.buckets.len() <= eviction);
+            shard.request(key, u64::MAX);
+            assert!(shard.request(key, u64::MAX));
+            assert!(shard.buckets.len() <= capacity);
         }
     }
 }
@@ -168,27 +176,27 @@ fn small_shards_keep_what_was_set() {
 /// Nobody alive leaves while one of its neighbours is dead.
 #[test]
 fn the_dead_go_first() {
-    for eviction in [1_usize, 2, 7, 12] {
-        let mut shard = Shard::new(eviction);
-        (0..eviction as u64).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
+    for capacity in [1_usize, 2, 7, 12] {
+        let mut shard = Shard::new(capacity);
+        (0..capacity as u64).for_each(|key| assert!(!shard.request(key, u64::MAX)));
         let bucket = shard.put(1_000, shard.now);
         for _ in 0..100 {
             // Those who live are asked for again and again, or never.
-            (0..eviction as u64 / 2).for_each(|key| assert!(shard.ask(key, u64::MAX)));
+            (0..capacity as u64 / 2).for_each(|key| assert!(shard.request(key, u64::MAX)));
         }
-        assert_eq!(shard.evict(None), Some((1_000, true)), "{eviction}");
+        assert_eq!(shard.evict(None), Some((1_000, true)), "{capacity}");
         assert!(shard.table[bucket].is_none());
         let fresh = shard.put(2_000, u64::MAX);
         shard.put(1_001, shard.now);
-        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{eviction}");
+        assert_eq!(shard.evict(Some(fresh)), Some((1_001, true)), "{capacity}");
     }
 }
 
 #[test]
 fn in_a_large_shard_the_dead_go_before_the_living() {
     let mut shard = Shard::new(usize::MAX);
-    (0..1_000).for_each(|key| assert!(!shard.ask(key, u64::MAX)));
-    (1_000..1_500).for_each(|key| assert!(!shard.ask(key, 1)));
+    (0..1_000).for_each(|key| assert!(!shard.request(key, u64::MAX)));
+    (1_000..1_500).for_each(|key| assert!(!shard.request(key, 1)));
     let mut living = 0;
     for _ in 0..500 {
         let (_, is_dead) = shard.evict(None).expect("there are many");
@@ -202,12 +210,12 @@ fn in_a_large_shard_the_dead_go_before_the_living() {
 fn same_seed_same_victims() {
     let run = |seed| {
         let mut shard = Shard::new(300);
-        shard.policy = Policy::new(seed).another(seed);
+        shard.policy = Policy::new(seed).for_another_shard(seed);
         let mut random = SmallRng::seed_from_u64(7);
         for _ in 0..100_000 {
             let key = (1_000_f64).powf(random.random::<f64>()) as u64;
             let ttl = if key.is_multiple_of(3) { 500 } else { u64::MAX };
-            shard.ask(key, ttl);
+            shard.request(key, ttl);
         }
         shard.evicted
     };
@@ -220,12 +228,12 @@ fn what_is_known_moves_with_the_entries() {
     let mut shard = Shard::new(40);
     // Asked for by turns with what is new: in need, the others go.
     for round in 0..200 {
-        (0..20).for_each(|key| _ = shard.ask(key, u64::MAX));
-        shard.ask(1_000 + round, u64::MAX);
+        (0..20).for_each(|key| _ = shard.request(key, u64::MAX));
+        shard.request(1_000 + round, u64::MAX);
     }
     let words = |shard: &Shard| -> Vec<u16> {
         let keys = (0..20).map(|key| shard.buckets[&key]);
-        keys.map(|bucket| shard.policy.words[bucket].load(Relaxed)).collect()
+        keys.map(|bucket| shard.policy.access_words[bucket].load(Relaxed)).collect()
     };
     let before = words(&shard);
     (0..3).for_each(|_| shard.grow());
@@ -246,7 +254,7 @@ fn memory_is_bounded_by_the_entries() {
     for i in 0..calls {
         let key = random.random_range(0..1_000_u64) * random.random_range(1..10) + i / 1_000;
         let ttl = [3, 300, 3_000, u64::MAX][key as usize % 4];
-        shard.ask(key, ttl);
+        shard.request(key, ttl);
         if i % 7 == 0
             && let Some(&bucket) = shard.buckets.get(&key)
         {
@@ -267,7 +275,7 @@ fn memory_follows_the_entries() {
     let mut shard = Shard::new(10_000);
     shard.replay(0..30_000);
     let large = shard.policy.bytes();
-    shard.eviction = 100;
+    shard.capacity = 100;
     while shard.buckets.len() > 100 {
         shard.evict(None).expect("there are many");
     }
@@ -281,14 +289,14 @@ fn who_was_evicted_lately_is_known_until_it_comes_back() {
     let mut shard = Shard::new(1_000);
     shard.replay(0..1_500);
     let late: Vec<u64> = shard.evicted[shard.evicted.len() - 300..].to_vec();
-    let known = late.iter().filter(|key| shard.policy.was_evicted_lately(hash(**key)));
+    let known = late.iter().filter(|key| shard.policy.was_evicted_recently(hash(**key)));
     assert!(known.count() > 250);
     let one_off_keys =
-        (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_lately(hash(*key)));
+        (1_000_000..1_010_000).filter(|key| shard.policy.was_evicted_recently(hash(*key)));
     assert!(one_off_keys.count() < 30);
     for key in late {
-        shard.ask(key, u64::MAX);
-        assert!(!shard.policy.was_evicted_lately(hash(key)));
+        shard.request(key, u64::MAX);
+        assert!(!shard.policy.was_evicted_recently(hash(key)));
     }
 }
 
@@ -298,7 +306,7 @@ fn buckets_emptied_unheard_are_free() {
     let mut shard = Shard::new(500);
     let mut random = SmallRng::seed_from_u64(3);
     for _ in 0..200_000 {
-        shard.ask(random.random_range(0..2_000), u64::MAX);
+        shard.request(random.random_range(0..2_000), u64::MAX);
         let bucket = random.random_range(0..shard.table.len());
         if shard.table[bucket].is_some() {
             shard.take(bucket);
@@ -311,9 +319,9 @@ fn a_hit_writes_once() {
     let mut shard = Shard::new(100);
     let bucket = shard.put(1, u64::MAX);
     shard.policy.touch(bucket);
-    let access_word = shard.policy.words[bucket].load(Relaxed);
+    let access_word = shard.policy.access_words[bucket].load(Relaxed);
     shard.policy.touch(bucket);
-    assert_eq!(shard.policy.words[bucket].load(Relaxed), access_word);
+    assert_eq!(shard.policy.access_words[bucket].load(Relaxed), access_word);
 }
 
 /// LRU hits nothing here.
