@@ -1,7 +1,7 @@
-//! What puts values into a store where entries make room for each other.
+//! Writes to a store that evicts entries to stay within its bound.
 //!
-//! Who leaves does so before the new one comes, under the same lock, so that nothing is seen above the bound where the
-//! shard has enough to give.
+//! Victims in the written shard are evicted before the new entry is inserted, under the same lock. So the bound is not
+//! exceeded, even for a moment, if that shard has enough entries to evict.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -24,7 +24,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// See [`Store::decide`].
+    /// Does the work of [`Store::decide`] in a store that evicts.
     pub(super) fn decide_bounded(
         &self,
         bound: &Bound<K, V>,
@@ -40,7 +40,7 @@ where
         let location @ Location { hash, index } = self.place(&key);
         self.expire_to_fit(bound, u64::from(weight.unwrap_or(1)), now);
         self.purge_if_tag_removed(location, &key, now);
-        // Out here, so that it is dropped after the lock where something of the user's panics.
+        // Declared before `locked`, so that they are dropped after the unlock if user code panics.
         let (value, hard_deadline);
         let (mut drop_queue, mut replaced) = (DropQueue::new(), None);
         let mut locked = self.write(location, |k, _| *k == key);
@@ -62,7 +62,8 @@ where
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
                 let Some(bucket) = expired.or(live_bucket.map(|(bucket, _)| bucket)) else {
-                    // Unlocked by hand: `key` is dropped at the end of this call.
+                    // Unlocked explicitly: `key` is a parameter, but dropping it is user code that must not run under
+                    // the lock.
                     drop(locked);
                     return Written::Unchanged;
                 };
@@ -85,8 +86,9 @@ where
         let entry_deadline = self.deadline_after_write(hard_deadline, now);
         if let Some((bucket, deadline)) = live_bucket {
             let (table, state) = locked.parts();
-            let (_, entry) = window::find(table, hash, |k| *k == key).expect("it was just found");
-            // Cloned first: a clone that panics then changes nothing.
+            let (_, entry) =
+                window::find(table, hash, |k| *k == key).expect("the entry was just found");
+            // Cloned before the entry is changed: if the clone panics, nothing has changed.
             let copy = || Entry::new(entry.value.clone(), deadline);
             let has_subscriber = self.journal.has_subscriber(Cause::Replaced)
                 || state.has_departure_waiters(hash, &key);
@@ -111,7 +113,7 @@ where
         let excess = bound.excess_of(u64::from(weight));
         let discard_cause = match () {
             () if is_too_heavy => Some(Cause::Evicted),
-            // Nobody living makes room for the dead.
+            // No live entry is evicted for a value that has already expired.
             () if excess > 0 && now.is_dead(entry.deadline()) => Some(Cause::Expired),
             () => None,
         };
@@ -123,7 +125,7 @@ where
         }
         let freed = match excess {
             0 => 0,
-            // They leave first: see `evict_to_fit`.
+            // Expired entries are removed before live ones are evicted: `evict_to_fit` does both after this insert.
             _ if bound.may_have_expired(now) => 0,
             _ => self.evict(&mut locked, index, excess, None, now, &mut drop_queue),
         };
@@ -140,8 +142,8 @@ where
         Written::Put { replaced, resident: true }
     }
 
-    /// Calls `change` with the live value, under its shard's lock, and weighs it again there. A dead one is expired on
-    /// the way.
+    /// Calls `change` with the live value, and then the weigher, under the shard's lock. Expires the entry if its
+    /// deadline has passed.
     pub(super) fn change_bounded<Q, R>(
         &self,
         bound: &Bound<K, V>,
@@ -166,7 +168,7 @@ where
         state.bump_write_version(hash, key);
         let changed = change(&mut entry.value);
         let entry = window::entry_at(locked.parts().0, bucket);
-        let (key, entry) = entry.expect("what was just found is there");
+        let (key, entry) = entry.expect("the bucket that was just found is full");
         let weight = bound.weigh(key, &entry.value);
         let mut drop_queue = DropQueue::new();
         if u64::from(weight) > bound.limit() {
@@ -180,7 +182,7 @@ where
         Some(changed)
     }
 
-    /// Counts, and records where somebody wants to hear of it, that a value was replaced.
+    /// Counts the replacement of a value, and records it if a clone was made for its subscribers.
     fn record_replaced(
         &self,
         locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
@@ -198,7 +200,8 @@ where
         }
     }
 
-    /// What is in this bucket was written over.
+    /// Records an overwritten entry's access and new weight, evicts as much as the weight grew beyond the bound, and
+    /// unlocks the shard.
     #[allow(clippy::too_many_arguments)]
     fn update_weight(
         &self,
@@ -220,7 +223,9 @@ where
         self.evict_to_fit(bound, locked, location, bucket, to_evict, now, drop_queue);
     }
 
-    /// Lets others leave for what was just written to this bucket, first of the same shard, and unlocks it.
+    /// Evicts `to_evict` of weight for the entry that was just written to `bucket`, and unlocks the shard. Evicts
+    /// entries of the same shard first; if these are too few, or entries of any shard may have expired, continues after
+    /// the unlock.
     #[allow(clippy::too_many_arguments)]
     fn evict_to_fit(
         &self,
