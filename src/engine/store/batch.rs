@@ -1,4 +1,4 @@
-//! Many keys at once: the memory of all is fetched at the same time, and a shard is locked once for its keys.
+//! Operations on many keys: prefetches the memory of all keys at once, and locks a shard once for a group of its keys.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -21,34 +21,35 @@ use crate::engine::{
     panics,
 };
 
-/// How many keys are to be done together at most: so many that those of a shard meet, and so few that the memory which is
-/// fetched for them stays in the processor's caches, and nobody waits long for the task.
+/// Maximum number of keys per call of an operation. Large enough that several keys fall into the same shard. Small
+/// enough that the prefetched memory stays in the processor's caches, and that the task yields soon.
 pub(crate) const PART: usize = 1_024;
 
-/// How many keys are looked up, put or removed under one lock at most: some microseconds.
+/// Maximum number of keys that are handled under one lock, which then takes a few microseconds.
 const MAX_GROUP: usize = 32;
 
-/// Tables that are smaller together stay in the processor's caches by themselves, in bytes.
+/// Total size of tables, in bytes, below which they stay in the processor's caches and prefetching gains nothing.
 const CACHED_BYTES: usize = 2 << 20;
 
-/// Keys of which it is known where they are, in the order in which they are to be done.
+/// Locations of a batch of keys, in the order in which they are handled.
 pub(crate) struct Places {
     hashes: Vec<u64>,
-    /// The shard of each key and, below it, its number: one word, as they are to be sorted.
+    /// The shard of each key in the upper half, its position in the batch in the lower half: one word, which sorts
+    /// fast.
     order: Vec<u64>,
-    /// How many are done.
+    /// Number of keys that were handled.
     done: usize,
 }
 
-/// Some of them, all of one shard.
+/// Some keys of a batch, all of one shard.
 #[derive(Clone, Copy)]
 struct Group<'a> {
     hashes: &'a [u64],
     order: &'a [u64],
 }
 
-/// Those who wait for what was put. They are told when this is dropped: after the lock, and also of what was put before
-/// user code panicked.
+/// Insert waiters of the written keys. Notifies them when it is dropped: after the unlock, and also if user code panics
+/// after some keys were written.
 #[derive(Default)]
 struct NotifyOnDrop(Vec<Arc<Notify>>);
 
@@ -61,7 +62,8 @@ impl Places {
         Self { hashes, order, done: 0 }
     }
 
-    /// Brings those of a shard together, in their order: by counting, as there are more keys than shards, mostly.
+    /// Sorts the keys by shard, in their original order within a shard. Uses a counting sort, unless there are far more
+    /// shards than keys.
     fn sort(&mut self, shards: usize) {
         if shards > 4 * self.order.len() {
             return self.order.sort_unstable();
@@ -77,7 +79,7 @@ impl Places {
         }
     }
 
-    /// The next that may be done under one lock.
+    /// Returns the next keys to handle under one lock.
     fn next_group(&mut self) -> Option<Group<'_>> {
         let remaining = self.order.get(self.done..)?;
         let shard = remaining.chunk_by(|a, b| shard_of(*a) == shard_of(*b)).next()?;
@@ -96,7 +98,7 @@ impl Group<'_> {
         shard_of(self.order[0])
     }
 
-    /// The numbers that the keys had.
+    /// Returns the positions of the keys in the batch.
     fn positions(&self) -> impl Iterator<Item = usize> {
         self.order.iter().map(|word| position_of(*word))
     }
@@ -113,8 +115,8 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Where these keys are, shard by shard, and those of a shard in their order. Has the memory fetched in which they
-    /// are looked for.
+    /// Returns the locations of `keys`, grouped by shard and in their order within a shard, and prefetches their
+    /// memory.
     pub(crate) fn places<'a, Q>(&self, keys: impl Iterator<Item = &'a Q>) -> Places
     where
         Q: Hash + ?Sized + 'a,
@@ -125,8 +127,9 @@ where
         places
     }
 
-    /// As [`places`](Self::places), of keys that are to be put. Where entries make room for each other they stay in their
-    /// order: else those of the last shards would leave for each other, and those of the first stay.
+    /// Returns the locations of keys to be written, as [`places`](Self::places) does. In a store that evicts, the keys
+    /// stay in their order. If they were grouped by shard, keys of the last shards would evict each other while those
+    /// of the first stay.
     pub(crate) fn places_to_put<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Places
     where
         K: 'a,
@@ -139,7 +142,7 @@ where
         places
     }
 
-    /// Looks keys up as [`get`](Self::get) does, until that takes long. Tells whether all are done.
+    /// Looks keys up as [`get`](Self::get) does, until the coarse clock ticks. Returns whether all keys were handled.
     pub(crate) fn get_many<Q>(
         &self,
         places: &mut Places,
@@ -160,11 +163,11 @@ where
         places.are_done()
     }
 
-    /// Puts entries as [`set`](Self::set) does, until that takes long. Tells whether all are done. What was put is no
-    /// longer in `entries`, also where user code panics in the middle.
+    /// Writes entries as [`set`](Self::set) does, until the coarse clock ticks. Returns whether all were handled.
+    /// Written entries are taken out of `entries`, so that after a panic of user code the caller drops only the others.
     ///
-    /// Where entries make room for each other, each is put under a lock of its own: others may have to be locked to make
-    /// room for it.
+    /// In a store that evicts, each entry is written under a lock of its own, because other shards may have to be
+    /// locked to evict from them.
     pub(crate) fn set_many(
         &self,
         places: &mut Places,
@@ -192,8 +195,8 @@ where
         places.are_done()
     }
 
-    /// Takes the live values of keys out, until that takes long, and counts them in `removed`. Tells whether all are done.
-    /// The dead are expired on the way.
+    /// Removes the live values of keys, until the coarse clock ticks, and adds their number to `removed`. Returns
+    /// whether all keys were handled. Expires entries whose deadlines have passed.
     pub(crate) fn remove_many<Q>(
         &self,
         places: &mut Places,
@@ -260,7 +263,7 @@ where
             let (table, state) = locked.parts();
             let found = window::find(table, location.hash, |k| k == key);
             state.bump_write_version(location.hash, key);
-            // All that is the user's has run.
+            // All user code has run: a panic can no longer lose this entry.
             let Some((key, value)) = entries[position].take() else { continue };
             insert_waiters.0.extend(state.insert_waiters(location.hash));
             let hard_deadline = deadline();
@@ -275,7 +278,7 @@ where
             let old = entry.replace(value, entry_deadline);
             self.note_deadline(state, location.index, bucket, entry_deadline);
             self.write_side_tables(state, bucket, hard_deadline, None);
-            // The key that is in the map stays, and the caller's goes.
+            // The map keeps its own equal key; the caller's key departs with the old value.
             let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
             self.depart(&mut locked, key, old, cause, now, drop_queue);
         }
@@ -317,7 +320,7 @@ where
         removed
     }
 
-    /// Has the memory fetched in which these keys are looked for.
+    /// Prefetches the memory in which the keys are searched: first the control bytes of all, then the entries.
     fn prefetch(&self, places: &Places) {
         let Some(first) = places.order.first() else { return };
         let buckets = self.shard_count() * self.shards.read(shard_of(*first)).buckets();

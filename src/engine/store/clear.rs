@@ -1,4 +1,4 @@
-//! Taking everything out, a part of a shard at a time.
+//! Removal of all entries, a part of a shard under each lock.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -19,7 +19,7 @@ use crate::engine::{
     panics,
 };
 
-/// How many buckets are cleared under one lock.
+/// Number of buckets that are cleared under one lock.
 const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
 impl<K, V, S> Store<K, V, S>
@@ -27,10 +27,10 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Takes out what is in the next windows of a shard, or all of it where nobody wants to hear of it; tells whether
-    /// there may be more.
+    /// Removes the entries of the next windows of a shard, or of the whole shard at once if no subscriber or waiter
+    /// needs the departures. Returns whether entries may be left.
     pub(crate) fn clear_windows(&self, cursor: &mut TableCursor, now: &impl Now) -> bool {
-        // Made before the lock: to allocate under it would keep readers waiting for the system.
+        // Allocated before the lock: under it, readers would wait for the allocator.
         let mut old_table = RawTable::with_capacity(self.reserved);
         let mut departures = Vec::with_capacity(BUCKETS_PER_LOCK);
         let mut locked = self.shards.write(cursor.shard);
@@ -79,24 +79,24 @@ where
         self.journal.record_subscribed(cursor.shard, &mut departures);
         self.release(freed);
         drop(locked);
-        // What nobody wants to hear of is counted here, out of the lock.
+        // Departures without subscribers are counted after the unlock, since that visits every entry.
         window::for_each(&old_table, |_, entry| {
             *(if entry.deadline().is_dead(now) { &mut expired } else { &mut removed }) += 1;
         });
-        // These counters are only ever written under the lock.
+        // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
         let counting = self.shards.write(cursor.shard);
         let counters = &self.meta[cursor.shard].departures;
         bump(&counters.expired, expired as u64);
         bump(&counters.removed, removed as u64);
         drop(counting);
-        // One by one: a table that is dropped whole leaks the rest where one panics.
+        // Dropped one by one: if one drop panics, dropping the table as a whole would leak the rest.
         panics::drop_all(departures);
         panics::drop_all(old_table.drain());
         !is_last
     }
 }
 
-/// What was removed by a tag while it lived did not die since.
+// An entry that was removed by a tag before its deadline departs as `Removed`, even if the deadline has passed since.
 fn departure_of<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
     let is_dead = !is_removed && entry.deadline().is_dead(now);
     entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)

@@ -1,4 +1,4 @@
-//! Copying what lives, a few entries under one lock: for who walks through all of it while others read and write.
+//! Copies of live entries, a few under each lock, for snapshots that are taken while other tasks read and write.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -8,24 +8,24 @@ use std::{
 use super::{Store, table_cursor::TableCursor, tags::TagSet, window};
 use crate::engine::clock::{Deadline, Now};
 
-/// A live entry, as it was under the lock.
+/// A copy of a live entry.
 pub(crate) struct Copied<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
     pub(crate) deadline: Deadline,
-    /// Until when it may live where it is read: later, in a cache whose entries die idle.
+    /// The hard deadline; later than `deadline` if that is an idle deadline.
     pub(crate) hard_deadline: Deadline,
     pub(crate) tags: Option<TagSet>,
 }
 
-/// How many buckets are looked at under one lock.
+/// Maximum number of buckets that are copied under one lock.
 const BUCKETS_PER_LOCK: usize = 256;
 
-/// For how long, where it takes long to clone what is in them.
+/// Time after which the lock is released early if the entries are slow to clone.
 const MAX_LOCK_TIME: Duration = Duration::from_micros(50);
 
-/// After how many clones the time is read: at first, and where they take next to no time. Each reading waits for all that
-/// is still on its way from memory, and cloning is little but to wait for that.
+/// Number of clones between two readings of the clock: at first, and at most if clones prove to be fast. Each reading
+/// waits for all pending loads, and cloning consists mostly of waiting for loads.
 const MIN_CLONES_PER_READING: usize = 4;
 const MAX_CLONES_PER_READING: usize = 32;
 
@@ -34,7 +34,8 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Puts clones of what lives in the next buckets of a shard into `copies`; tells whether there may be more.
+    /// Appends clones of the live entries in the next buckets of a shard to `copies`. Returns whether the shard may
+    /// have more.
     pub(crate) fn copy_some(
         &self,
         cursor: &mut TableCursor,
@@ -47,7 +48,7 @@ where
     {
         let shard = self.shards.read(cursor.shard);
         if shard.state().old.is_some() {
-            // An entry that moves from one table to the other could be missed in both.
+            // Moved on first: an entry that moves between the tables during the copy could be missed in both.
             drop(shard);
             self.continue_rehash(cursor.shard);
             return true;
@@ -90,7 +91,7 @@ where
         cursor.next < shard.buckets()
     }
 
-    /// Moves some of what is still in the old table of a shard.
+    /// Moves some of the entries that are still in the old table of a shard.
     fn continue_rehash(&self, shard: usize) {
         let mut locked = self.shards.write(shard);
         let (_, emptied) = self.move_windows(&mut locked, shard);

@@ -1,8 +1,10 @@
-//! Making room: who leaves so that what is written is within the bound.
+//! Eviction: removes entries so that the store stays within its bound after each write.
 //!
-//! 1. Who needs room first lets what is dead leave, in whichever shard: [`Store::free_dead`].
-//! 2. Then the living leave, of the shard that is written to and under its lock; those of other shards only where that
-//!    has too few. No two shards are locked at once.
+//! 1. Expired entries are removed first, whichever shard they are in: [`Store::expire_to_fit`].
+//! 2. Then live entries of the written shard are evicted, under the same lock as the write. Entries of other shards are
+//!    evicted only if that shard has too few. No two shards are locked at the same time.
+//! 3. A writer frees the weight by which its own write exceeded the bound, and does so before it returns. A removal
+//!    releases its weight under the lock of its shard.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -24,14 +26,16 @@ use crate::engine::{
     },
 };
 
-/// How many entries leave under one lock at most, beyond a share of the shard.
+/// Maximum number of live entries that are evicted under one lock. A small shard evicts fewer: an eighth of its
+/// entries.
 const MAX_EVICTIONS_PER_LOCK: usize = 32;
 
-/// What has left, to be dropped after the lock. Mostly that is one entry, and nothing is allocated.
+/// Removed entries that are dropped after the lock is released. Holds one entry without an allocation, which is the
+/// usual case.
 pub(super) struct DropQueue<K, V> {
     first: Option<(K, V)>,
     more: Vec<(K, V)>,
-    /// The caller's, of an entry that was there.
+    /// The caller's key, if the map already had an equal one.
     key: Option<K>,
 }
 
@@ -40,7 +44,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// What is in it never weighs more than `limit`; entries leave for others. The same seed and the same calls lead
+    /// Evicts entries from now on so that the total weight stays within `limit`. The same seeds and the same calls lead
     /// to the same evictions.
     pub(crate) fn evicting(
         mut self,
@@ -60,7 +64,7 @@ where
         self
     }
 
-    /// What all entries weigh: each 1, where no weigher says otherwise.
+    /// Returns the total weight of all entries; without a weigher, their number.
     pub(crate) fn weight(&self) -> u64 {
         match &self.bound {
             Some(bound) => bound.used(),
@@ -68,25 +72,25 @@ where
         }
     }
 
-    /// What a new entry weighs, where entries make room for each other.
+    /// Returns the weight of a new entry, if this store evicts.
     #[inline]
     pub(crate) fn weigh(&self, key: &K, value: &V) -> Option<u32> {
         self.evicting_bound().map(|bound| bound.weigh(key, value))
     }
 
-    /// Whether a weigher says what entries weigh, where they make room for each other.
+    /// Returns whether entries are weighed by a weigher; `None` if this store does not evict.
     pub(crate) fn has_weigher(&self) -> Option<bool> {
         self.evicting_bound().map(Bound::has_weigher)
     }
 
-    /// From now on no more than `limit`; who calls this has to [`evict_some`](Self::evict_some).
+    /// Changes the limit. The caller must then call [`evict_some`](Self::evict_some) until it returns 0.
     pub(crate) fn set_limit(&self, limit: u64) {
         if let Some(bound) = &self.bound {
             bound.set_limit(limit);
         }
     }
 
-    /// Lets some of what is too much leave, in the next shard. Tells how much there then is too much.
+    /// Evicts some of the excess from the next shard. Returns the remaining excess.
     pub(crate) fn evict_some(&self, now: &impl Now) -> u64 {
         let Some(bound) = &self.bound else { return 0 };
         self.expire_to_fit(bound, 0, now);
@@ -102,18 +106,26 @@ where
         bound.excess()
     }
 
-    /// The bound within which entries make room for each other, if there is one.
+    /// Returns the bound if this store evicts entries to stay within it.
     #[inline]
     pub(super) fn evicting_bound(&self) -> Option<&Bound<K, V>> {
         self.bound.as_deref().filter(|bound| bound.evicts)
     }
 
-    /// Lets what is dead leave, where `weight` more would be too much: window by window of any shard, as long as it is
-    /// too much. What it costs was put off when windows came to be looked at too early, one look for each such write.
+    /// Removes expired entries of any shard, window by window, as long as `weight` more would exceed the limit.
+    ///
+    /// An index moment may be too early. So some windows are examined without finding an expired entry; each such
+    /// examination corrects the index.
     pub(super) fn expire_to_fit(&self, bound: &Bound<K, V>, weight: u64, now: &impl Now) {
         while bound.used().saturating_add(weight) > bound.limit() && bound.may_have_expired(now) {
             bound.earliest_expiry.store(u64::MAX, Relaxed);
-            // Either we see what a writer notes, or it sees that this is to be sooner.
+            // Store buffering, with `note_deadline`: after this fence, either the loads of `meta` below return a writer's
+            // earlier deadline, or that writer sees `u64::MAX` here and lowers it again.
+            //
+            // Known gap: that needs the writer to store `meta` before it reads `bound.earliest_expiry`, but
+            // `Store::note_deadline` updates `bound` first. If this whole loop runs between its two steps, the deadline is
+            // missing here until an earlier one is noted. Live entries may then be evicted before that entry, although
+            // it has expired.
             fence(SeqCst);
             let mut earliest = u64::MAX;
             for shard in 0..self.shard_count() {
@@ -121,7 +133,7 @@ where
                     true => self.expire_window(bound, shard, now),
                     false => Some(self.meta[shard].earliest_expiry.load(Relaxed)),
                 };
-                // What is behind it was not looked at.
+                // The shards after this one were not examined, so nothing is known of their earliest expiry.
                 earliest = earliest.min(found.unwrap_or(0));
                 if found.is_none() {
                     break;
@@ -131,8 +143,9 @@ where
         }
     }
 
-    /// Lets the dead of one window leave. Where the shard holds none, tells before when nothing in it dies: exactly,
-    /// as what its index says may have come while the deadline has not.
+    /// Removes the expired entries of the next window that has any. If the shard has none, returns a time before which
+    /// none of its entries expires: taken from the deadlines examined, since the index may say that a window is due too
+    /// early.
     fn expire_window(&self, bound: &Bound<K, V>, shard: usize, now: &impl Now) -> Option<u64> {
         let mut expired = Vec::new();
         let mut locked = self.shards.write(shard);
@@ -151,7 +164,7 @@ where
         while expired.is_empty() && next < buckets {
             let Some(start) = index.next_due(next, buckets, now) else { break };
             let taken = |bucket, key, entry: Entry<V>| {
-                // By a tag, while it lived.
+                // By a tag, before its deadline.
                 let is_removed = side_tables.is_removed(bucket, entry.deadline());
                 removed += u64::from(is_removed);
                 freed += side_tables.departed(bucket);
@@ -184,14 +197,14 @@ where
         (!found).then_some(nothing_before)
     }
 
-    /// Whether something in this shard may be dead.
+    /// Returns whether an entry of this shard may have expired.
     #[inline]
     fn is_due(&self, shard: usize, now: &impl Now) -> bool {
         bound::is_due(self.meta[shard].earliest_expiry.load(Relaxed), now)
     }
 
-    /// Lets entries of a locked shard leave until they make room for `wanted`, or a share of it has left. Tells for how
-    /// much there is room.
+    /// Evicts entries of a locked shard until `weight_to_free` is freed, or a share of the shard was evicted. Returns
+    /// the weight freed.
     pub(super) fn evict(
         &self,
         locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
@@ -208,7 +221,7 @@ where
                 (self.is_due(shard, now), self.has_tag_removals());
             let (table, state) = locked.parts();
             let Some((eviction, tags)) = state.side_tables.eviction_and_tags() else { break };
-            // Nobody finds it any more.
+            // Expired, or removed by a tag: no look-up returns it.
             let is_unreadable = |bucket| {
                 window::entry_at(table, bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
@@ -225,9 +238,12 @@ where
                 if state.old.is_none() {
                     break;
                 }
-                // Who could leave has not come to this table yet.
+                // All candidates are still in the old table.
                 let (_, emptied) = self.move_windows(locked, shard);
-                debug_assert!(emptied.is_none_or(|table| table.is_empty()), "all have moved");
+                debug_assert!(
+                    emptied.is_none_or(|table| table.is_empty()),
+                    "a table that was moved is empty"
+                );
                 continue;
             };
             let len = table.len();
@@ -245,14 +261,14 @@ where
                 () => Cause::Evicted,
             };
             self.depart(locked, key, entry, cause, now, drop_queue);
-            // The dead weigh nothing, at times, and are in nobody's way.
+            // Unreadable entries do not count: removing them is no eviction, and some of them weigh nothing.
             count += usize::from(!is_dead && !is_removed);
         }
         freed
     }
 
-    /// Lets entries of any shard leave until they make room for `to_evict`, or nothing is too much any more; never that of
-    /// the key at `exempt`, which was just written.
+    /// Evicts entries of any shard until `to_evict` is freed or the store is within its bound. Never evicts the entry
+    /// of the key at `exempt`, which was just written.
     #[cold]
     pub(super) fn evict_from_any_shard(
         &self,
@@ -263,7 +279,8 @@ where
     ) {
         let shards = self.shard_count();
         let first = bound.next_shard(shards);
-        // Those that are locked come in the next round. In the end all is empty, or others make the room that they owe.
+        // The first round skips locked shards. If it frees nothing, the next one waits for each lock in turn. If that
+        // frees nothing either, the store is empty, or the writers that hold the rest will evict it themselves.
         let mut blocks = false;
         loop {
             let mut found = false;
@@ -301,7 +318,7 @@ where
         }
     }
 
-    /// Counts and records that an entry has left its shard, which is locked.
+    /// Counts and records the departure of an entry that was taken out of its locked shard.
     pub(super) fn depart(
         &self,
         locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
@@ -320,7 +337,7 @@ where
             Cause::Replaced => &departures.replaced,
         };
         bump(count, 1);
-        // Not where nobody wants to hear of it: the time would have to be asked.
+        // Without subscribers the departure is not built, since that would read the clock.
         match self.journal.has_subscriber(cause) || locked.state().waiters.is_some() {
             true => {
                 let mut departure = entry.depart(key, cause, now.tick());
@@ -337,7 +354,7 @@ impl<K, V> DropQueue<K, V> {
         Self { first: None, more: Vec::new(), key: None }
     }
 
-    /// Room for so many, made before the lock.
+    /// Reserves capacity for `count` entries; called before the lock, so that nothing is allocated under it.
     pub(super) fn reserve(&mut self, count: usize) {
         self.more.reserve(count.saturating_sub(1));
     }
@@ -359,13 +376,14 @@ impl<K, V> DropQueue<K, V> {
         self.key = Some(key);
     }
 
-    /// One by one: what panics of one that made room is no business of who needed it.
+    /// Drops the entries one by one. A panic of a `Drop` is caught: it must not affect the caller, who only wrote
+    /// another key.
     pub(super) fn drop_all(mut self) {
         self.drop_entries();
         drop(self.key);
     }
 
-    /// As [`drop_all`](Self::drop_all), of what has an entry; what comes then finds its room.
+    /// Drops the entries but keeps the capacity.
     pub(super) fn drop_entries(&mut self) {
         panics::drop_all(self.first.take());
         panics::drop_all(self.more.drain(..));

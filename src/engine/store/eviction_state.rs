@@ -1,17 +1,16 @@
-//! What a shard of a bounded store keeps of its entries, by the bucket that each is in: who is worth keeping, and what
-//! each weighs.
+//! Side tables of a shard that evicts: the eviction policy and the weights, by bucket.
 
 use super::policy::{AccessWords, BucketState, Policy};
 
 pub(super) struct EvictionState {
     policy: Policy,
-    /// None where each entry weighs 1.
+    /// `None` if each entry weighs 1.
     weights: Option<Vec<u32>>,
-    /// Of all entries.
+    /// Sum of the weights; 0 without a weigher.
     weight: u64,
 }
 
-/// What was kept of the entries of a table that they leave.
+/// Access words and weights of the old table while its entries are being moved.
 pub(super) struct OldEvictionState {
     access_words: AccessWords,
     weights: Vec<u32>,
@@ -23,29 +22,29 @@ impl EvictionState {
         Self { policy, weights: has_weigher.then(|| vec![0; buckets]), weight: 0 }
     }
 
-    /// Called under the lock for reading.
+    /// Records a hit. Needs only the read lock.
     #[inline]
     pub(super) fn touch(&self, bucket: usize) {
         self.policy.touch(bucket);
     }
 
-    /// Called under the lock for reading.
+    /// Returns whether a missing key was evicted recently. Needs only the read lock.
     pub(super) fn was_evicted_recently(&self, hash: u64) -> bool {
         self.policy.was_evicted_recently(hash)
     }
 
-    /// A key that was not there has come, as one of `len`.
+    /// Records the entry of a new key, as one of `len` entries.
     pub(super) fn inserted(&mut self, bucket: usize, hash: u64, weight: u32, len: usize) {
         self.policy.inserted(bucket, hash, len);
         self.set_weight(bucket, weight);
     }
 
-    /// What the entry in this bucket weighs.
+    /// Returns the weight of the entry in `bucket`.
     pub(super) fn weight_of(&self, bucket: usize) -> u32 {
         self.weights.as_ref().map_or(1, |weights| weights[bucket])
     }
 
-    /// What is in this bucket weighs so much from now on. Returns what it weighed.
+    /// Sets the weight of the entry in `bucket`. Returns the previous one.
     pub(super) fn set_weight(&mut self, bucket: usize, weight: u32) -> u64 {
         let Some(weights) = &mut self.weights else { return 1 };
         let before = std::mem::replace(&mut weights[bucket], weight);
@@ -53,27 +52,27 @@ impl EvictionState {
         u64::from(before)
     }
 
-    /// What was in this bucket has left by itself. Returns what it weighed.
+    /// Forgets the entry of `bucket`, which departed without being evicted. Returns its weight.
     #[inline]
     pub(super) fn departed(&mut self, bucket: usize) -> u64 {
         self.policy.departed(bucket);
         self.set_weight(bucket, 0)
     }
 
-    /// What was in this bucket has left for others. Returns what it weighed.
+    /// Forgets the entry of `bucket`, which was evicted, but remembers its key as a ghost. Returns its weight.
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) -> u64 {
         self.policy.evicted(bucket, hash, len);
         self.set_weight(bucket, 0)
     }
 
-    /// All `len` have left. Returns what they weighed.
+    /// Forgets all `len` entries. Returns their weight.
     pub(super) fn cleared(&mut self, len: usize) -> u64 {
         let weight = if self.weights.is_some() { self.weight } else { len as u64 };
         self.weight = 0;
         weight
     }
 
-    /// Another table takes the place of the present one.
+    /// Adapts to a new table of `buckets` buckets. Returns the data of the old one.
     pub(super) fn resize(&mut self, buckets: usize) -> OldEvictionState {
         let access_words = self.policy.resize(buckets);
         let weights =
@@ -81,7 +80,7 @@ impl EvictionState {
         OldEvictionState { access_words, weights: weights.unwrap_or_default() }
     }
 
-    /// An entry has come from a bucket of a table that it left.
+    /// Moves the data of an entry from a bucket of the old table to one of the current table.
     pub(super) fn relocate(&mut self, old: &OldEvictionState, from: usize, to: usize) {
         self.policy.relocate(&old.access_words, from, to);
         if let Some(weights) = &mut self.weights {
