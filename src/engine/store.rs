@@ -138,14 +138,14 @@ struct ShardState<K, V> {
     waiters: Option<Box<Waiters<K, V>>>,
     /// Sweep cursor: the bucket at which the next pass continues.
     cursor: usize,
-    /// Whether entries changed buckets since the last pass, so that the next pass must examine the whole shard.
+    /// True if entries changed buckets since the last pass, so that the next pass must examine the whole shard.
     moved: bool,
     /// Table generation: number of times that entries changed buckets.
     generation: u32,
 }
 
-/// Atomics of one shard that are written under its lock and read without it. Aligned to two cache lines, because
-/// processors prefetch lines in pairs: so shards do not invalidate each other's lines.
+/// Atomics of one shard that are written under its lock and read without it. Aligned so that no two
+/// shards share a cache line.
 #[repr(align(128))]
 struct ShardMeta {
     /// [`Deadline::order`] of the earliest expiry: no entry of the shard expires before it. Zero while a table is being

@@ -217,6 +217,7 @@ where
         places.are_done()
     }
 
+    /// Looks up the keys of one group under one lock, or one by one if reads are tracked or tags were removed.
     fn get_group<Q>(&self, group: Group<'_>, keys: &[&Q], values: &mut [Option<V>], now: &impl Now)
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -246,6 +247,7 @@ where
         }
     }
 
+    /// Writes the entries of one group under one lock. Only for stores that do not evict.
     fn set_group(
         &self,
         group: Group<'_>,
@@ -286,6 +288,7 @@ where
         drop_queue.drop_entries();
     }
 
+    /// Removes the keys of one group under one lock. Returns the number of live values.
     fn remove_group<Q>(
         &self,
         group: Group<'_>,

@@ -16,11 +16,10 @@ use crate::engine::{
 /// Returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u32 + Send + Sync>;
 /// The limit, and the weight in use, of all shards.
-
 pub(super) struct Bound<K, V> {
     limit: AtomicU64,
     weigher: Option<Weigher<K, V>>,
-    /// Whether entries are evicted for new ones. If not, new keys are refused.
+    /// True if entries are evicted for new ones; false if new keys are refused.
     pub(super) evicts: bool,
     /// [`Deadline::order`] of a time before which no entry in any shard expires; `u64::MAX` if none expires. See
     /// [`expire_to_fit`](super::Store::expire_to_fit) for how it is raised.

@@ -63,7 +63,7 @@ pub(crate) struct Departure<K, V> {
     pub(crate) cause: Cause,
     pub(crate) deadline: Deadline,
     pub(crate) at: Tick,
-    /// Tasks that wait for this removal, whatever its cause, and the key under which they were registered. Boxed,
+    /// Tasks that wait for this removal, for any cause, and the key under which they were registered. Boxed,
     /// because almost no departure has waiters, and the event log holds many departures.
     #[allow(clippy::type_complexity)]
     pub(crate) waiters: Option<Box<(Arc<DepartureSignal<Arc<Event<K, V>>>>, K)>>,

@@ -261,7 +261,7 @@ where
                 () => Cause::Evicted,
             };
             self.depart(locked, key, entry, cause, now, drop_queue);
-            // Unreadable entries do not count: removing them is no eviction, and some of them weigh nothing.
+            // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
             count += usize::from(!is_dead && !is_removed);
         }
         freed

@@ -98,7 +98,7 @@ impl EvictionState {
     ) -> Option<usize> {
         let Self { policy, weights, .. } = self;
         match weights {
-            // Where nobody is gone and all weigh the same, the entries are not looked at.
+            // If all entries are readable and weigh the same, the table need not be read.
             None if !may_have_unreadable => policy.victim(exempt, false, |_| BucketState::Live),
             weights => policy.victim(exempt, may_have_unreadable, |bucket| {
                 let has_weight = || weights.as_ref().is_none_or(|weights| weights[bucket] > 0);

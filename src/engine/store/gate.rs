@@ -47,7 +47,7 @@ pub(super) struct Gate {
     closed: AtomicBool,
     /// Held by the writer that has closed the gate, so that another one does not open it too early.
     turn: Mutex<()>,
-    /// Whether the lock is currently held for microseconds at a time. A hint, and thus Relaxed.
+    /// True while the lock is held for microseconds at a time. A hint, and thus Relaxed.
     is_held_long: AtomicBool,
 }
 

@@ -1,48 +1,50 @@
-//! Which windows of a shard a sweep must look at.
+//! The expiry index of a shard: which windows a sweep must examine.
 //!
-//! For each window the index has a moment before which nothing in it dies, in 16 bits, and for each group of windows
-//! the soonest of theirs. So a sweep touches only what holds something dead, and a million live entries cost it next
-//! to nothing. What the index says may be too early, never too late:
+//! The index keeps, per window, a moment before which none of its entries expires, in 16 bits; per group of windows,
+//! their earliest moment; and the earliest of all. So a sweep touches only windows with expired entries, and a million
+//! live entries cost it next to nothing. A moment may be too early, never too late:
 //!
-//! 1. A write notes its deadline; a deadline that moves away or leaves is not unnoted.
-//! 2. Who has looked at a window tells what is left in it.
-//! 3. Where entries move, nothing dies before what was the soonest of all.
-//! 4. A moment counts from a base in milliseconds, rounded down to twelve bits: the farther it is, the coarser. So what
-//!    is far is looked at too early, once or twice. The base follows the present, which is never coarse by more than
-//!    some milliseconds.
+//! 1. A write lowers the moment of its window. A deadline that is extended or removed does not raise it.
+//! 2. After a window was examined, its moment is set to the earliest deadline in it.
+//! 3. If entries change buckets, every moment becomes the earliest of all, because the index does not know which entry
+//!    is where.
+//! 4. A moment counts units of about a millisecond from a base, rounded down to twelve significant bits: the farther
+//!    away, the coarser. So a window with a distant deadline is examined too early, once or twice. The base follows the
+//!    present, so moments near the present are exact to some milliseconds.
 
 use super::window::{Table, WINDOW};
 use crate::engine::clock::{Deadline, Tick};
 
-/// How many windows a group has.
+/// Number of windows per group.
 const GROUP: usize = 64;
 
-/// A moment is so many bits coarser than a tick, and so a millisecond.
+/// A moment counts units of 2^20 nanoseconds, which is about a millisecond.
 const MILLISECOND_BITS: u32 = 20;
 
-/// So many bits of the milliseconds from the base are kept.
+/// Number of significant bits of a moment.
 const MOMENT_BITS: u32 = 12;
 
-/// Nothing in it ever dies, as far as is known.
+/// Moment of a window without any deadline.
 const NEVER: u16 = u16::MAX;
 
-/// The latest of all moments, a century from the base.
+/// The latest moment that stands for a deadline, about a century after the base. Later ones are rounded down to it.
 const LATEST: u16 = NEVER - 1;
 
-/// How far the present may be from the base.
+/// Age of the base, in units of a moment, from which on it is moved to the present.
 const MAX_BASE_AGE: u64 = 1 << 14;
 
+/// The earliest expiries of a shard's windows. Guarded by the lock of the shard.
 pub(super) struct Index {
     base: u64,
-    /// None before the first entry comes.
+    /// Moment of each window; empty before the first insert.
     windows: Vec<u16>,
     groups: Vec<u16>,
-    /// Not later than any of the groups.
+    /// Earliest of all moments: not later than any of `groups`.
     earliest: u16,
 }
 
 impl Index {
-    /// For a table that is empty.
+    /// Returns the index of an empty table.
     pub(super) fn new<K, V>(table: &Table<K, V>) -> Self {
         let base = Tick::EPOCH.nanoseconds() >> MILLISECOND_BITS;
         let mut index = Self { base, windows: Vec::new(), groups: Vec::new(), earliest: NEVER };
@@ -52,7 +54,8 @@ impl Index {
         index
     }
 
-    /// An entry at this bucket dies at `deadline`. Tells the soonest of all where it is sooner than it was.
+    /// Records that the entry in `bucket` expires at `deadline`. Returns the earliest expiry of the shard if that
+    /// lowers it.
     #[inline]
     pub(super) fn note_deadline(&mut self, bucket: usize, deadline: Deadline) -> Option<Deadline> {
         let moment = self.moment(deadline);
@@ -70,28 +73,30 @@ impl Index {
         Some(self.earliest_expiry())
     }
 
-    /// Entries have moved, or have another table now.
+    /// Adapts to entries that changed buckets, or to a new table.
     pub(super) fn entries_moved<K, V>(&mut self, table: &Table<K, V>) {
         let windows = table.buckets().div_ceil(WINDOW);
-        // Exactly as long as it must be: it counts in bytes an entry.
+        // New vectors, since growing the old ones could leave spare capacity: the index is counted in bytes per entry.
         self.windows = vec![self.earliest; windows];
         self.groups = vec![self.earliest; windows.div_ceil(GROUP)];
     }
 
-    /// Nothing is left. If the table is another, it is told by [`entries_moved`](Index::entries_moved).
+    /// Forgets all deadlines, because the table is empty. If it is a new one, call
+    /// [`entries_moved`](Index::entries_moved) next.
     pub(super) fn clear(&mut self) {
         self.earliest = NEVER;
         self.windows.fill(NEVER);
         self.groups.fill(NEVER);
     }
 
-    /// There is more than the index knows of.
+    /// Marks the shard as due, because entries of the old table are not in the index. The windows of the current table
+    /// keep their moments.
     pub(super) fn mark_all_due(&mut self) {
         self.earliest = 0;
     }
 
-    /// The first bucket of the first window between `start` and `end` in which something may be dead. Both are where
-    /// windows begin or the table ends.
+    /// Returns the first bucket of the first window between `start` and `end` that may hold an expired entry. Both must
+    /// be window boundaries or the end of the table.
     pub(super) fn next_due(&self, start: usize, end: usize, now: Tick) -> Option<usize> {
         let now = self.moment(now.into());
         let (mut window, end) = (start / WINDOW, end.div_ceil(WINDOW));
@@ -107,12 +112,13 @@ impl Index {
         None
     }
 
-    /// [`Deadline::order`] of the first moment for which [`next_due`](Self::next_due) knows of more than it does now.
+    /// Returns the [`Deadline::order`] of the first time for which [`next_due`](Self::next_due) may return more than
+    /// for `now`.
     pub(super) fn next_moment(&self, now: Tick) -> u64 {
         ((now.nanoseconds() >> MILLISECOND_BITS) + 1) << MILLISECOND_BITS
     }
 
-    /// What is left in the window from bucket `start` dies at `soonest` or later.
+    /// Sets the moment of the window at bucket `start`, after it was examined, to the earliest deadline left in it.
     pub(super) fn set_window(&mut self, start: usize, earliest: Deadline) {
         let window = start / WINDOW;
         self.windows[window] = self.moment(earliest);
@@ -122,19 +128,20 @@ impl Index {
         self.groups[group] = group_windows.iter().copied().min().unwrap_or(NEVER);
     }
 
-    /// Something dead is left in the window from bucket `start`.
+    /// Marks the window at bucket `start` as due, because expired entries were left in it.
     pub(super) fn mark_due(&mut self, start: usize) {
         self.windows[start / WINDOW] = 0;
         self.groups[start / WINDOW / GROUP] = 0;
         self.earliest = 0;
     }
 
-    /// Works out anew before when nothing dies.
+    /// Recomputes the earliest expiry of the shard from the groups, and returns it.
     pub(super) fn recompute_earliest(&mut self) -> Deadline {
         self.earliest = self.groups.iter().copied().min().unwrap_or(NEVER);
         self.earliest_expiry()
     }
 
+    /// Returns the earliest expiry of the shard.
     fn earliest_expiry(&self) -> Deadline {
         match self.earliest {
             NEVER => Deadline::PERSISTENT,
@@ -144,6 +151,7 @@ impl Index {
         }
     }
 
+    /// Returns the moment of a deadline, rounded down.
     #[inline]
     fn moment(&self, deadline: Deadline) -> u16 {
         if deadline.is_persistent() {
@@ -152,7 +160,7 @@ impl Index {
         encode((deadline.order() >> MILLISECOND_BITS).saturating_sub(self.base))
     }
 
-    /// Moments are counted from about `now` on.
+    /// Moves the base to about `now` if it is too old. Rounds moments down again.
     pub(super) fn rebase(&mut self, now: Tick) {
         let ahead = (now.nanoseconds() >> MILLISECOND_BITS).saturating_sub(self.base);
         if ahead < MAX_BASE_AGE {
@@ -169,7 +177,7 @@ impl Index {
     }
 }
 
-/// Milliseconds as a moment: a number of which [`KEPT`] bits are kept, in the order of the numbers.
+/// Encodes a number of units as a moment, which keeps its [`MOMENT_BITS`] highest bits. Monotonic.
 #[inline]
 fn encode(number: u64) -> u16 {
     let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(MOMENT_BITS);
@@ -177,7 +185,7 @@ fn encode(number: u64) -> u16 {
     code.min(u64::from(LATEST)) as u16
 }
 
-/// The least number of this code.
+/// Returns the smallest number that is encoded as `moment`.
 #[inline]
 fn decode(moment: u16) -> u64 {
     let dropped = (u32::from(moment) >> (MOMENT_BITS - 1)).saturating_sub(1);
@@ -201,15 +209,15 @@ mod tests {
         Tick::EPOCH.later(nanoseconds)
     }
 
-    /// Beside a list of the deadlines in each window: at any time, each window in which something is dead is due.
+    /// Compares the index with a list of the deadlines in each window: every window with an expired entry must be due.
     #[test]
-    fn no_window_with_a_dead_entry_is_passed_over() {
+    fn window_with_an_expired_entry_is_always_due() {
         let mut random = SmallRng::seed_from_u64(0x5eed_0016);
         for round in 0..200 {
             let mut table = table(random.random_range(1..20_000));
             let mut index = Index::new(&table);
             let mut windows = vec![Vec::new(); table.buckets().div_ceil(WINDOW)];
-            // Within a step in some rounds, years in others.
+            // Within one unit in some rounds, years in others.
             let scale = [MILLISECOND, 60_000 * MILLISECOND, DAY, 400 * DAY][round % 4];
             let (mut now, mut vain_examinations) = (0, 0);
             for _ in 0..400 {
@@ -222,7 +230,7 @@ mod tests {
                     }
                     6 => index
                         .note_deadline(0, Deadline::PERSISTENT)
-                        .map_or((), |_| panic!("it is later")),
+                        .map_or((), |_| panic!("a persistent deadline is never the earliest")),
                     7 if random.random_range(0..10) == 0 => {
                         table = self::table(2 * table.len().max(100));
                         let all: Vec<Tick> = windows.concat();
@@ -258,16 +266,16 @@ mod tests {
                 let known = index.recompute_earliest();
                 assert!(earliest.is_none_or(|earliest| !known.is_later_than((*earliest).into())));
             }
-            // Where entries moved, or a deadline is far, it may be too early.
+            // Windows are examined too early after a rehash, or if a deadline is distant.
             assert!(
                 vain_examinations < 4_000,
-                "round {round}: {vain_examinations} looks for nothing"
+                "round {round}: {vain_examinations} examinations found nothing"
             );
         }
     }
 
     #[test]
-    fn moments_keep_the_order_and_are_never_late() {
+    fn moments_keep_the_order_and_are_never_too_late() {
         let mut random = SmallRng::seed_from_u64(0x5eed_0020);
         let mut before = 0;
         for number in 0..100_000 {
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_something_dead_is_left_in_stays_due() {
+    fn window_with_expired_entries_left_stays_due() {
         let table = table(1_000);
         let mut index = Index::new(&table);
         index.note_deadline(700, at(DAY).into());

@@ -1,11 +1,13 @@
-//! Who leaves a bounded shard: of some neighbours the one whose next hit costs the most room and time.
+//! Eviction policy of one shard: evicts the entry with the fewest expected hits per unit of time from a sample of
+//! neighbouring buckets.
 //!
-//! 1. A bucket has a word of two bytes: when its entry was last asked for, and how it was asked for before. A hit
-//!    changes no more than this. That of an empty bucket is zero, so who looks for a victim looks at words alone.
-//! 2. Time is counted in what came into the shard, in parts of its size: so nobody reads a clock, a shard at rest
-//!    doesn't age, and shards of all sizes share what they learn.
-//! 3. Nobody is refused: what came last leaves sooner than others, but not before another comes.
-//! 4. Memory follows the number of entries, whatever comes and goes.
+//! 1. Each bucket has an access word of 16 bits: the time of the last access, the gap before it, and a class of past
+//!    gaps. A hit changes nothing else. The word of an empty bucket is zero, so the search for a victim reads only
+//!    words.
+//! 2. Time is counted in inserts, in units of a fraction of the shard's size. So no clock is read, an idle shard does
+//!    not age, and shards of all sizes can share one hit model.
+//! 3. A new entry is always admitted. It may be evicted sooner than others, but not before the next insert.
+//! 4. Memory is proportional to the number of entries, for any workload.
 
 mod access_word;
 mod ghosts;
@@ -27,74 +29,74 @@ use self::{
     hit_model::{HitModel, Observation},
 };
 
-/// So many living neighbours are looked at for a victim.
+/// Number of live neighbours that are compared to choose a victim.
 const SAMPLE: usize = 16;
 
-/// In a table with few entries not all of it is looked at, once one is found.
+/// Maximum number of buckets that are scanned once a candidate has been found, for tables with few entries.
 const MAX_SCAN: usize = 8 * SAMPLE;
 
-/// So many of those that were nearly chosen are thought of the next time, which is worth as much as a sample twice
-/// as large.
+/// Number of candidates that are compared again the next time. Worth as much as a sample twice as large.
 const RUNNER_UPS: usize = 2;
 
-/// The second of a sample leaves without another look where it is worth an eighth more at most: in the bits of an
-/// `f32`.
+/// The second candidate becomes the next victim without another sample if it is worth at most an eighth more than the
+/// first. Difference between the bits of two `f32`.
 const NEAR_TIE: u64 = 1 << 20;
 
-/// In a rank, below the worth.
+/// Number of bits of a rank below the worth, which hold the time since the last access.
 const ELAPSED_BITS: u32 = 8;
 
-/// What is told at a time to those who share the experience, at most.
+/// Maximum number of observations that are collected before they are added to the shared hit model.
 const MAX_PENDING: usize = 64;
 
-/// The policy of one shard, under whose lock it is: for writing where it is `mut`, else for reading.
+/// The policy of one shard, guarded by the shard's lock: `&mut self` needs the write lock, `&self` the read lock.
 pub(super) struct Policy {
     access_words: AccessWords,
     ghosts: Ghosts,
-    /// Now, in parts of the size of the shard.
+    /// The present time, in units of a fraction of the shard's size.
     clock: u8,
-    /// How many came in this part.
+    /// Number of inserts in this unit of time.
     inserts: usize,
-    /// The bucket that is looked at next.
+    /// The bucket at which the next sample begins.
     cursor: usize,
     runner_ups: [usize; RUNNER_UPS],
-    /// Who leaves next, unless asked for meanwhile, and its word: one look at a sample may do for two.
+    /// The next victim and its access word, unless it is accessed until then: one sample may serve two evictions.
     preselected: Option<(usize, u16)>,
-    /// A state of xorshift, never zero.
+    /// State of a xorshift generator, never zero.
     random: u64,
     hit_model: Arc<HitModel>,
     pending: Vec<Observation>,
     observed: usize,
 }
 
-/// What is known of each bucket of a table.
+/// The access words of a table, by bucket.
 pub(super) type AccessWords = Box<[AtomicU16]>;
 
-/// Who is in a bucket.
+/// State of a full bucket, as seen by an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketState {
-    /// One who would give no room.
+    /// Live, but of weight 0, so that evicting it frees nothing.
+    /// Expired, or removed by a tag.
     Weightless,
     Expired,
     Live,
 }
 
-/// Those who may leave, in their order: who is worth the least, and then the oldest.
+/// The best candidates for eviction, in order: the least worth first, and of equals the oldest.
 struct Candidates {
     ranks: [u64; RUNNER_UPS + 2],
     buckets: [usize; RUNNER_UPS + 2],
 }
 
-/// No bucket.
+/// Stands for no bucket.
 const NO_BUCKET: usize = usize::MAX;
 
 impl Policy {
-    /// Of the first shard of a cache. The same seed and the same calls choose the same victims.
+    /// Returns the policy of the first shard of a cache. The same seed and the same calls choose the same victims.
     pub(super) fn new(seed: u64) -> Self {
         Self::with_model(seed, Arc::new(HitModel::new()))
     }
 
-    /// Of another shard of the same cache: what one of them learns, all know.
+    /// Returns the policy of another shard of the same cache, which shares the hit model.
     pub(super) fn for_another_shard(&self, seed: u64) -> Self {
         Self::with_model(seed, Arc::clone(&self.hit_model))
     }
@@ -115,7 +117,7 @@ impl Policy {
         }
     }
 
-    /// A hit. Under the lock for reading: others may do the same at the same time, and one of two may be lost.
+    /// Records a hit. Needs only the read lock: concurrent hits may overwrite each other, and one of two may be lost.
     #[inline]
     pub(super) fn touch(&self, bucket: usize) {
         let Some(access_word) = self.access_words.get(bucket) else { return };
@@ -126,7 +128,8 @@ impl Policy {
         }
     }
 
-    /// The table has so many buckets now. Gives out what was known of the old ones, for [`relocate`](Self::relocate).
+    /// Adapts to a new table of `buckets` buckets. Returns the access words of the old one, for
+    /// [`relocate`](Self::relocate).
     pub(super) fn resize(&mut self, buckets: usize) -> AccessWords {
         self.cursor = 0;
         self.runner_ups = [NO_BUCKET; RUNNER_UPS];
@@ -134,12 +137,12 @@ impl Policy {
         mem::replace(&mut self.access_words, (0..buckets).map(|_| AtomicU16::new(0)).collect())
     }
 
-    /// An entry has moved from a bucket of the old table to one of the new.
+    /// Moves the access word of an entry from a bucket of the old table to one of the new.
     pub(super) fn relocate(&mut self, old: &AccessWords, from: usize, to: usize) {
         *self.access_words[to].get_mut() = old[from].load(Relaxed);
     }
 
-    /// A key that was not there has come into this bucket; there are `len` with it.
+    /// Records the insert of a new key into `bucket`, as one of `len` entries.
     pub(super) fn inserted(&mut self, bucket: usize, hash: u64, len: usize) {
         self.inserts += 1;
         if self.inserts * CLOCK_PARTS >= len {
@@ -153,15 +156,15 @@ impl Policy {
         *self.access_words[bucket].get_mut() = access_word.0;
     }
 
-    /// What was in this bucket has left, but not to make room.
+    /// Forgets the entry of `bucket`, which departed without being evicted.
     pub(super) fn departed(&mut self, bucket: usize) {
         let access_word = self.current(bucket);
         self.learn(Observation::Loss(access_word.class(), access_word.age(self.clock)));
         *self.access_words[bucket].get_mut() = 0;
     }
 
-    /// Who has to leave; never who is in the bucket `exempt`. One who is dead, if there is one nearby. `look` is asked
-    /// of buckets that are not empty. Where nobody `may_be_dead`, it need not be asked.
+    /// Chooses a victim, but never the bucket `exempt`. Prefers an unreadable entry if the sample has one. `state_of`
+    /// is called only for full buckets; if none `may_have_unreadable`, it may be skipped for the preselected one.
     #[inline]
     pub(super) fn victim(
         &mut self,
@@ -189,7 +192,7 @@ impl Policy {
             }
         }
         let (mut sampled, mut scanned) = (0, 0);
-        // As long as there is nobody, all are looked at: those who would give no room count for nothing.
+        // Until a candidate has been found, all buckets are scanned: weightless entries do not count.
         while scanned < self.access_words.len()
             && (candidates.is_empty() || sampled < SAMPLE && scanned < MAX_SCAN)
         {
@@ -213,8 +216,8 @@ impl Policy {
         (first != NO_BUCKET).then_some(first)
     }
 
-    /// The next buckets that are not empty, at most so many, how many there are, and where it stopped. Nothing here
-    /// branches on what is there: nobody can guess that.
+    /// Returns the next full buckets, up to `max_len`, their number, and the bucket at which the scan stopped. Nothing
+    /// here branches on whether a bucket is full, which no branch predictor can learn.
     #[inline]
     fn sample(&mut self, max_len: usize) -> ([u32; SAMPLE + 1], usize, usize) {
         let mut sample = [0; SAMPLE + 1];
@@ -231,7 +234,8 @@ impl Policy {
         (sample, count, end)
     }
 
-    /// Puts who is in this bucket among the least, if it may leave and belongs there; tells whether it is dead.
+    /// Adds the entry in `bucket` to the candidates if it may be evicted and is good enough. Returns whether it is
+    /// expired.
     #[inline]
     fn consider(
         &mut self,
@@ -255,7 +259,7 @@ impl Policy {
         false
     }
 
-    /// The victim, whose key has this hash, was alive and has left; there were `len` with it.
+    /// Forgets the live victim in `bucket`, and remembers its key by a ghost. The shard has `len` entries without it.
     pub(super) fn evicted(&mut self, bucket: usize, hash: u64, len: usize) {
         let access_word = AccessWord(mem::take(self.access_words[bucket].get_mut()));
         if let Some(forgotten) = self.ghosts.insert(hash, access_word, len) {
@@ -263,12 +267,12 @@ impl Policy {
         }
     }
 
-    /// Whether a key that is not there was evicted lately: with more room it would be.
+    /// Returns whether a missing key was evicted recently: a larger cache would have had it.
     pub(super) fn was_evicted_recently(&self, hash: u64) -> bool {
         self.ghosts.contains(hash)
     }
 
-    /// What is allocated for this shard.
+    /// Returns the memory allocated for this shard.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.access_words)
@@ -276,7 +280,7 @@ impl Policy {
             + self.pending.capacity() * size_of::<Observation>()
     }
 
-    /// The word of this bucket, once what was hit since it was last looked at is learnt from.
+    /// Returns the access word of a bucket, after a hit that was not learnt from has been added to the model.
     #[inline]
     fn current(&mut self, bucket: usize) -> AccessWord {
         let access_word = AccessWord(*self.access_words[bucket].get_mut());
@@ -300,8 +304,8 @@ impl Policy {
 
     fn learn(&mut self, observation: Observation) {
         self.pending.push(observation);
-        // At first each teaches much, and is told soon. Where another tells just now, nobody waits: what is not told is
-        // lost, and there is always more.
+        // At first each observation matters, so it is added soon. If another shard is adding at the moment, the
+        // observations are dropped instead of waiting: there are always more.
         if self.pending.len() >= MAX_PENDING.min(1 + self.observed / 16) {
             self.observed += self.pending.len();
             self.hit_model.add(&self.pending);
@@ -319,22 +323,22 @@ impl Candidates {
         self.buckets[0] == NO_BUCKET
     }
 
-    /// Puts one in its order; the last falls out. Who comes first stays before its equals.
+    /// Inserts a candidate in order; the last one drops out. Of equals, the first one stays in front.
     #[inline]
     fn put(&mut self, rank: u64, bucket: usize) {
         let Self { ranks, buckets } = self;
         if rank >= ranks[RUNNER_UPS + 1] {
             return;
         }
-        // From the last to the first, and without a branch: each that is behind goes one further.
+        // From the last to the first and without branches: each candidate behind the new one moves back by one.
         for at in (0..RUNNER_UPS + 2).rev() {
             let before = at.saturating_sub(1);
             let moves = at > 0 && rank < ranks[before];
-            let stays = rank >= ranks[at];
+            let is_unmoved = rank >= ranks[at];
             let (new_rank, new_bucket) =
                 if moves { (ranks[before], buckets[before]) } else { (rank, bucket) };
-            ranks[at] = if stays { ranks[at] } else { new_rank };
-            buckets[at] = if stays { buckets[at] } else { new_bucket };
+            ranks[at] = if is_unmoved { ranks[at] } else { new_rank };
+            buckets[at] = if is_unmoved { buckets[at] } else { new_bucket };
         }
     }
 }

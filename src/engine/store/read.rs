@@ -17,7 +17,7 @@ use crate::engine::clock::{Deadline, Now};
 /// An entry that was found under the read lock.
 struct Found<'a, V> {
     bucket: usize,
-    /// Whether the bucket is one of the old table, from which entries are being moved.
+    /// True if the bucket is one of the old table, from which entries are being moved.
     in_old_table: bool,
     entry: &'a Entry<V>,
 }

@@ -1,10 +1,12 @@
-//! Giving back the memory that the dead leave: DashMap never does by itself.
+//! Shrinking of sparse tables, which DashMap never does by itself.
 //!
-//! What is left moves to a smaller table, some windows at a time, so that nobody waits for all of it:
+//! Entries move to a smaller table a few windows at a time, so that no lock is held for long:
 //!
-//! 1. Meanwhile the shard has two tables, and each entry is in one of them. Who reads looks into both, who writes
-//!    moves the entry of its key first, and a sweep moves the rest before it looks at anything.
-//! 2. A shard with two tables counts as due, so the next sweep comes.
+//! 1. In the meantime, the shard has two tables, and each entry is in exactly one of them. Readers search both. A
+//!    writer moves the entry of its key to the current table before anything else. A sweep, a clear and every other
+//!    scan move all the rest before they examine anything.
+//! 2. New entries are inserted only into the current table, so the old one only loses entries.
+//! 3. A shard with two tables counts as due (its earliest expiry is 0), so that the next sweep does not skip it.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -21,10 +23,11 @@ use super::{
 };
 use crate::engine::sync::atomic::Ordering::Relaxed;
 
-/// A table for this many entries is not worth giving back. (Few, where each order of threads is tried.)
+/// Number of entries up to which a table is not worth shrinking. Small under shuttle, which explores interleavings.
 const MIN_ENTRIES: usize = if cfg!(all(test, shuttle)) { 8 } else { 64 };
 
-/// How many windows move under one lock. They are a quarter full at most, and so these are 128 entries and some 10 µs.
+/// Number of windows that are moved under one lock. They are at most a quarter full, so these are at most 128 entries,
+/// which take about 10 µs.
 const WINDOWS_PER_LOCK: usize = if cfg!(all(test, shuttle)) { 1 } else { 16 };
 
 impl<K, V, S> Store<K, V, S>
@@ -32,10 +35,11 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Gives memory back where a shard is less than a quarter full. Tells whether it begins to.
+    /// Begins to shrink a shard that is less than a quarter full. Returns whether it did.
     ///
-    /// A shard that is being emptied waits until next to nothing is left, or as much as of its last peak, which fades
-    /// by an eighth each time: else the same entries would move over and over.
+    /// A shard that is being emptied is shrunk once it is nearly empty, or once it has as many entries as its recent
+    /// peak, which fades by an eighth per call. Otherwise, the same entries would be moved again and again while their
+    /// number falls.
     pub(crate) fn shrink(&self, index: usize) -> bool {
         let shrink_target = |table: &Table<K, V>| {
             let target = self.reserved.max(2 * table.len());
@@ -53,10 +57,10 @@ where
         meta.peak.store(faded.max(len), Relaxed);
         let is_ready = len <= MIN_ENTRIES || len >= faded;
         let Some(target) = target.filter(|_| is_ready) else { return false };
-        // Made, touched and freed outside of the lock.
+        // Allocated, touched and later freed outside of the lock: under it, readers would wait for the system's memory.
         let mut other = RawTable::with_capacity(target);
         window::touch_pages(&mut other);
-        // Memory can wait: a sweeper that waited here would wait for readers.
+        // Only an attempt: returning memory is not urgent, and the sweeper must not wait behind readers.
         let Some(mut locked) = self.shards.try_write(index) else { return false };
         let (table, state) = locked.parts();
         if state.old.is_some() || table.len() > other.capacity() {
@@ -79,8 +83,8 @@ where
         true
     }
 
-    /// Moves some of what is still in the old table. Tells how many, and gives the table back once it is empty, to be
-    /// freed after the lock.
+    /// Moves the entries of the next windows out of the old table. Returns their number, and the old table once it is
+    /// empty. The caller frees it after the unlock.
     pub(super) fn move_windows(
         &self,
         locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,
@@ -108,7 +112,7 @@ where
         (moved, None)
     }
 
-    /// Moves the entry of this hash that `is_it`, if the old table has it.
+    /// Moves the entry of this hash for which `matches` returns true, if it is in the old table.
     #[cold]
     pub(super) fn move_key(
         &self,
@@ -125,7 +129,7 @@ where
         }
     }
 
-    /// Puts in what was in bucket `from` of the old table.
+    /// Inserts an entry from bucket `from` of the old table, and moves its side table data.
     fn move_entry(
         &self,
         locked: &mut ShardWriteGuard<'_, K, V, ShardState<K, V>>,

@@ -1,4 +1,4 @@
-//! Looking for what is dead, window by window.
+//! Sweeping: the search for expired entries, window by window.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -16,36 +16,36 @@ use crate::engine::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// How many windows are looked at under one lock: about 1 µs.
+/// Number of windows that are examined under one lock, which takes about 1 µs.
 const WINDOWS_PER_LOCK: usize = 4;
 
-/// What a pass still has to look at in one shard.
+/// The part of one shard that a pass has not examined yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardPass {
     pub(crate) shard: usize,
-    /// Buckets; `None` until the first look knows how many there are.
+    /// Number of buckets; `None` until the first step has seen the size of the table.
     remaining: Option<usize>,
 }
 
-/// What may be done where the shard is locked.
+/// What to do if a shard is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockWait {
-    /// Nothing: come back later.
+    /// Gives up; the caller comes back later.
     None,
-    /// To try again for so long, and keep those out who come to read.
+    /// Retries for this long, with the gate closed to new readers.
     Spin(Duration),
-    /// To wait, as a writer does.
+    /// Blocks, as a writer does.
     Wait,
 }
 
-/// What one look saw.
+/// The result of one step of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowReport {
     pub(crate) looked_at: usize,
     pub(crate) expired: usize,
-    /// To another table: nothing was looked at yet.
+    /// Number of entries moved out of an old table; nothing was examined then.
     pub(crate) moved: usize,
-    /// Something dead stays because there was no room for it.
+    /// True if an expired entry was left in place because `max_expired` was reached.
     pub(crate) held_back: bool,
 }
 
@@ -54,16 +54,16 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// A look at `share` of a shard, to be taken window by window.
+    /// Returns a pass over a share of a shard, to be examined by [`sweep_windows`](Self::sweep_windows).
     pub(crate) fn begin_shard_pass(shard: usize) -> ShardPass {
         ShardPass { shard, remaining: None }
     }
 
-    /// Looks at the next windows of a visit in which something may be dead, and takes out what is, at most `eviction`: to
-    /// the journal where somebody wants to hear of it, else to `dead`.
+    /// Examines the next due windows of a pass and removes up to `max_expired` expired entries. Their departures are
+    /// recorded in the journal, or left in `expired` if they have no subscribers.
     ///
-    /// `None` where the shard is locked, and stays so for longer than there is `lock_wait`. [`ShardPass::is_done`]
-    /// tells the end.
+    /// Returns `None` if the shard stays locked for longer than `lock_wait` allows. The pass has ended once
+    /// [`ShardPass::is_done`].
     pub(crate) fn sweep_windows(
         &self,
         shard_pass: &mut ShardPass,
@@ -75,12 +75,14 @@ where
     ) -> Option<WindowReport> {
         let shard = shard_pass.shard;
         let locked = self.lock(shard, lock_wait)?;
+        // Tells waiting writers to retry often: the lock is released and taken again every microsecond or so.
         self.shards.set_held_long(shard, true);
         let report = self.sweep_locked(locked, shard_pass, share, now, max_expired, expired);
         self.shards.set_held_long(shard, false);
         Some(report)
     }
 
+    /// Does the work of [`sweep_windows`](Self::sweep_windows) with the shard locked.
     fn sweep_locked(
         &self,
         mut locked: ShardWriteGuard<'_, K, V, ShardState<K, V>>,
@@ -96,7 +98,7 @@ where
             drop(emptied);
             return WindowReport { moved, ..WindowReport::default() };
         }
-        // Read under the lock, so that the stamps of a key never go back.
+        // Evaluated under the lock, so that the times of a key's departures never decrease.
         let now = now.tick();
         let stale_cutoff = self.stale_cutoff(now);
         let (table, ShardState { index, side_tables, waiters, cursor, moved, .. }) = locked.parts();
@@ -109,8 +111,8 @@ where
                 .store(Deadline::PERSISTENT.order(), Relaxed);
             return WindowReport::default();
         }
-        // After a move an entry may lie behind the cursor and not have been looked at: the whole shard is, once, so
-        // that the bound on staleness holds for it too.
+        // Entries that changed buckets may now be behind the cursor without having been examined. The whole shard is
+        // examined once, so that the bound on the expiry delay holds for them too.
         if *moved {
             *moved = false;
             *cursor = 0;
@@ -162,13 +164,15 @@ where
         }
         shard_pass.remaining = Some(remaining);
         report.expired = expired.len() - before;
-        // Under the lock, so that nobody can write a new value to one of these keys and be told of first.
+        // Under the lock: otherwise a new value of one of these keys could be written, and its departure recorded,
+        // first.
         self.journal.record_all(shard_pass.shard, Cause::Expired, expired);
         bump(&self.meta[shard_pass.shard].departures.expired, report.expired as u64);
         self.release(freed);
         report
     }
 
+    /// Locks a shard, or gives up after the time that `lock_wait` allows.
     fn lock(
         &self,
         shard: usize,
@@ -186,6 +190,7 @@ where
 }
 
 impl ShardPass {
+    /// Returns true once the whole share was examined.
     pub(crate) fn is_done(&self) -> bool {
         self.remaining == Some(0)
     }

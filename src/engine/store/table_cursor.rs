@@ -1,5 +1,4 @@
-//! How far a look at all entries has come, some buckets under one lock; and such a look that takes out those that
-//! something names.
+//! Cursor of a scan over all entries, some buckets under each lock, and the removal of entries by a predicate.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -15,29 +14,31 @@ use crate::engine::{
     panics,
 };
 
-/// How many buckets are looked at under one lock.
+/// Number of buckets that are examined under one lock.
 const BUCKETS_PER_LOCK: usize = 8 * WINDOW;
 
-/// How far entries have been looked at.
+/// Position of a scan over all entries.
 ///
-/// As long as they keep their places, each that is there all the time is seen once. Where they move (the table grows, or
-/// shrinks) their shard is gone through anew, so that none is missed; what was seen before may be seen again.
+/// While entries keep their buckets, each entry that stays in the store is examined exactly once. If they change
+/// buckets (the table grows or shrinks), the shard is scanned again from its start. So no entry is missed, but some may
+/// be examined twice.
 #[derive(Default)]
 pub(crate) struct TableCursor {
     pub(super) shard: usize,
     pub(super) next: usize,
-    /// That of the shard when the look at it began.
+    /// Table generation of the shard when its scan began.
     generation: Option<u32>,
 }
 
 impl TableCursor {
+    /// Starts a scan at the first bucket of `shard`.
     pub(crate) fn of(shard: usize) -> Self {
         Self { shard, ..Self::default() }
     }
 
-    /// Goes on in its shard, which is locked and of this generation.
+    /// Continues in the current shard, which is locked and has this table generation.
     pub(super) fn resume_in(&mut self, generation: u32) {
-        // What has moved may be behind us.
+        // Entries that changed buckets may be behind the cursor.
         if self.generation != Some(generation) {
             (self.generation, self.next) = (Some(generation), 0);
         }
@@ -49,8 +50,8 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// Takes out those live entries of the next windows that `leaves` names, under their shard's lock. Tells how many,
-    /// and whether there are more to look at.
+    /// Removes the live entries of the next windows for which `should_remove` returns true, under the shard's lock.
+    /// Returns their number, and whether there are more windows.
     pub(crate) fn remove_if(
         &self,
         cursor: &mut TableCursor,
@@ -65,6 +66,7 @@ where
         })
     }
 
+    /// Removes the entries of the next windows for which `should_remove` returns true, live or not, as `Removed`.
     pub(super) fn remove_next(
         &self,
         cursor: &mut TableCursor,
@@ -86,7 +88,7 @@ where
         cursor.resume_in(state.generation);
         let buckets = if table.is_empty() { 0 } else { table.buckets() };
         let end = buckets.min(cursor.next + BUCKETS_PER_LOCK);
-        // All are named before any is taken out: a panic then changes nothing.
+        // All entries are chosen before the first is removed: if user code panics, nothing has changed.
         for bucket in cursor.next..end {
             if let Some((key, entry)) = window::entry_at(table, bucket)
                 && should_remove(&state.side_tables, bucket, key, entry, now)

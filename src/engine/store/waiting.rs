@@ -1,4 +1,4 @@
-//! Asking: for a load, a turn, a value that comes or leaves; and how the writes of a shard answer.
+//! Registration of waiters for loads, turns, inserts and departures, and the effect of writes on them.
 
 use std::{
     hash::{BuildHasher, Hash},
@@ -23,7 +23,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    /// The live value, or a place among those who wait for it to be loaded, which has to be [left](Self::leave_load).
+    /// Returns the live value, or joins the flight that loads it. A member must [leave](Self::leave_load) the flight.
     pub(crate) fn lookup_or_join<Q>(
         &self,
         location @ Location { hash, index }: Location,
@@ -52,8 +52,8 @@ where
         LoadLookup::Follower(shared, write_version)
     }
 
-    /// Leads a load that nobody waits for, unless there is one, or has been since somebody saw a value that dies at
-    /// `seen`.
+    /// Starts a flight for a background refresh, which no caller waits for. Returns `None` if a load is under way, or
+    /// if a value with a later deadline than `seen` was written in the meantime.
     pub(crate) fn lead<Q>(
         &self,
         location @ Location { hash, .. }: Location,
@@ -80,7 +80,7 @@ where
         self.leave(location, |waiters| waiters.loads.leave(location.hash(), flight));
     }
 
-    /// A place in the line of those who change the value of a key, which has to be [left](Self::leave_turn).
+    /// Joins the callers that change the value of a key one at a time. A member must [leave](Self::leave_turn).
     pub(crate) fn take_turn<Q>(
         &self,
         location: Location,
@@ -99,7 +99,7 @@ where
         self.leave(location, |waiters| waiters.turns.leave(location.hash(), turn));
     }
 
-    /// A place among those who wait for a value of a key, which has to be [left](Self::leave_comers).
+    /// Joins the tasks that wait for a value of a key. A member must [leave](Self::leave_insert_waiters).
     pub(crate) fn await_value(&self, location: Location) -> Arc<Notify> {
         let mut locked = self.shards.write(location.shard());
         let waiters = locked.parts().1.waiters_mut();
@@ -113,8 +113,8 @@ where
         });
     }
 
-    /// A place among those who wait for the live value of a key to leave, which has to be [left](Self::leave_leavers).
-    /// None where there is no live value.
+    /// Joins the tasks that wait for the removal of a key's live value. A member must
+    /// [leave](Self::leave_departure_waiters). Returns `None` if there is no live value.
     pub(crate) fn await_departure<Q>(
         &self,
         location @ Location { hash, .. }: Location,
@@ -134,7 +134,7 @@ where
         let (table, state) = locked.parts();
         let owned = || {
             let found = window::entry_at(table, bucket);
-            found.expect("what was just found is there").0.clone()
+            found.expect("the bucket that was just found is full").0.clone()
         };
         Some(
             state
@@ -163,7 +163,7 @@ where
         drop((key, emptied));
     }
 
-    /// Whether anybody waits, or loads, anywhere.
+    /// Returns whether any task waits for any key.
     #[cfg(all(test, shuttle))]
     pub(crate) fn has_waiters(&self) -> bool {
         (0..self.shard_count()).any(|index| self.shards.read(index).state().waiters.is_some())
@@ -171,7 +171,7 @@ where
 }
 
 impl<K, V> ShardState<K, V> {
-    /// A write to a key wins over what is being loaded for it.
+    /// Increments the write version of a key's flight, so that a load that began earlier is not stored.
     #[inline]
     pub(super) fn bump_write_version<Q>(&self, hash: u64, key: &Q)
     where
@@ -184,7 +184,7 @@ impl<K, V> ShardState<K, V> {
         }
     }
 
-    /// As [`bump_write_version`](Self::overtake), where the hash has to be worked out.
+    /// As [`bump_write_version`](Self::bump_write_version), but computes the hash only if the shard has waiters.
     #[inline]
     pub(super) fn bump_write_version_of(&self, hash: impl FnOnce() -> u64, key: &K)
     where
@@ -195,20 +195,20 @@ impl<K, V> ShardState<K, V> {
         }
     }
 
-    /// A write to all keys.
+    /// Increments the write version of every flight of the shard.
     pub(super) fn bump_all_write_versions(&self) {
         if let Some(waiters) = &self.waiters {
             waiters.loads.each(Flight::bump_write_version);
         }
     }
 
-    /// Those who wait for a value of a key of this hash, to be told after the lock.
+    /// Returns the insert waiters for this hash, to be notified after the unlock.
     #[inline]
     pub(super) fn insert_waiters(&self, hash: u64) -> Option<Arc<Notify>> {
         self.waiters.as_ref()?.insert_waiters.find(hash, &()).cloned()
     }
 
-    /// Whether somebody waits for this key's value to leave.
+    /// Returns whether any task waits for the removal of this key's value.
     #[inline]
     pub(super) fn has_departure_waiters(&self, hash: u64, key: &K) -> bool
     where

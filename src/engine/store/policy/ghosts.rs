@@ -1,14 +1,14 @@
-//! Who was evicted lately, and what was known of them: four bytes each, in sets of four, as many as a shard has
-//! entries and a quarter more.
+//! Ghosts: hashes and access words of recently evicted keys. Four bytes each, in sets of four; a quarter more than the
+//! shard has entries.
 //!
-//! One place of each set is for one key of sixteen, chosen by its hash: so of some of all keys it is known for far
-//! longer whether they come back, and what is rare or goes round in long loops is learnt too.
+//! One slot of each set is reserved for one key in sixteen, chosen by its hash. So a sample of all keys is remembered
+//! for far longer, and the model also learns of rare keys and of long loops.
 
 use std::mem;
 
 use super::access_word::AccessWord;
 
-/// One after the other, the newest first; the last is for the few that are remembered for long.
+/// The newest ghost first; the last slot is the long-term one.
 type Set = [u32; 4];
 
 const EMPTY: u32 = 0;
@@ -17,7 +17,7 @@ const EMPTY: u32 = 0;
 pub(super) struct Ghosts(Box<[Set]>);
 
 impl Ghosts {
-    /// Tells who is forgotten for it. `len`: how many entries there are.
+    /// Remembers an evicted key, as one of `len` entries. Returns the access word of the ghost that was displaced.
     pub(super) fn insert(
         &mut self,
         hash: u64,
@@ -38,7 +38,7 @@ impl Ghosts {
         (displaced != EMPTY).then(|| Slot::access_word(displaced))
     }
 
-    /// What was known of a key that comes back.
+    /// Removes the ghost of a key that is inserted again, and returns its access word.
     pub(super) fn take(&mut self, hash: u64) -> Option<AccessWord> {
         if self.0.is_empty() {
             return None;
@@ -48,6 +48,7 @@ impl Ghosts {
         Some(Slot::access_word(mem::replace(ghost, EMPTY)))
     }
 
+    /// Returns whether the key of this hash has a ghost.
     pub(super) fn contains(&self, hash: u64) -> bool {
         if self.0.is_empty() {
             return false;
@@ -61,7 +62,7 @@ impl Ghosts {
         size_of_val(&*self.0)
     }
 
-    /// Where the shard has become much larger or smaller, all are forgotten.
+    /// Adapts to the number of entries. If it has changed much, all ghosts are dropped.
     fn resize_for(&mut self, len: usize) {
         let sets = (5 * len).div_ceil(16).max(1);
         if self.0.len() * 4 < sets * 3 || self.0.len() * 3 > sets * 4 {
@@ -70,7 +71,7 @@ impl Ghosts {
     }
 }
 
-/// Where the ghost of a key is, and by what it is known.
+/// Position and fingerprint of a key's ghost.
 struct Slot {
     set: usize,
     fingerprint: u16,
@@ -87,7 +88,8 @@ impl Slot {
         }
     }
 
-    /// From the lowest bits: the time and the class of a word, a bit that says that it is somebody, the print.
+    /// Encodes a ghost. From the lowest bits: time and class of the access word, a bit that is always set, the
+    /// fingerprint.
     fn ghost(&self, access_word: AccessWord) -> u32 {
         u32::from(self.fingerprint) << 16
             | 1 << 15
@@ -104,7 +106,7 @@ impl Slot {
     }
 }
 
-/// Bits that depend on all bits: those of one shard share some, and a user's hasher may be poor.
+/// Mixes all bits of a hash: keys of one shard share some of them, and a user's hasher may be poor.
 fn mix(hash: u64) -> u64 {
     let hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
