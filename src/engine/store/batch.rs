@@ -73,9 +73,9 @@ impl Places {
         let mut start = 0;
         starts.iter_mut().for_each(|count| start += mem::replace(count, start));
         for word in mem::replace(&mut self.order, vec![0; start]) {
-            let location = &mut starts[shard_of(word)];
-            self.order[*location] = word;
-            *location += 1;
+            let next = &mut starts[shard_of(word)];
+            self.order[*next] = word;
+            *next += 1;
         }
     }
 

@@ -124,6 +124,7 @@ impl<K, V> Bound<K, V> {
     /// Subtracts the weight of removed entries.
     #[inline]
     pub(super) fn release(&self, weight: u64) {
+        // SeqCst as in `adjust`, for one order of all changes.
         if weight > 0 {
             self.used.0.fetch_sub(weight, SeqCst);
         }

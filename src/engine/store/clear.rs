@@ -43,6 +43,7 @@ where
         let now = now.tick();
         let (table, state) = locked.parts();
         let mut freed = 0;
+        // Clearing counts as a write to every key: loads that began before are not stored.
         state.bump_all_write_versions();
         let is_recorded = self.journal.has_subscriber(Cause::Expired)
             || self.journal.has_subscriber(Cause::Removed)

@@ -139,6 +139,7 @@ where
                     break;
                 }
             }
+            // A minimum: writers may have noted earlier deadlines since.
             bound.earliest_expiry.fetch_min(earliest, SeqCst);
         }
     }

@@ -1,8 +1,8 @@
 //! Single flight: one load of one key, and the callers that wait for its result.
 //!
 //! 1. At any time at most one caller is the leader, and only the leader loads. If the leader is cancelled or panics,
-//!    the flight is leaderless and one waiter is woken to become the leader. If nobody waits, the next caller that
-//!    joins does.
+//!    the flight is leaderless and one waiter is woken to become the leader. If no caller waits, the next one that
+//!    joins becomes it.
 //! 2. A write to the key increments the write version and supersedes a load that started before it. The result of a
 //!    superseded load is not stored. It is returned only to callers that joined before the write; later ones wait until
 //!    it finishes and look the key up again. So no two loads of a key run at the same time, and no caller gets a value
