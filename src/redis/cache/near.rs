@@ -99,7 +99,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         format: Format,
         name: String,
     ) -> Arc<dyn DynNearCache<V>> {
-        let feed = commands.client.feed().expect("its client was made with one").clone();
+        let feed = commands.client.feed().expect("the builder enabled tracking").clone();
         Arc::new(Self {
             settings,
             commands,
