@@ -430,7 +430,7 @@ async fn only_stream_keys_remain_after_delivery() {
     for _ in 0..1_000 {
         next(&mut events).await;
     }
-    let remaining_keys = [".expired", ".groups", ".received"];
+    let remaining_keys = [".expired", ".groups", ".told"];
     let keys_left = keys(&server).await;
     assert!(
         keys_left.iter().all(|key| remaining_keys.iter().any(|end| key.ends_with(end))),

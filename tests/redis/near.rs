@@ -41,7 +41,7 @@ pub(crate) async fn pair(server: &Server, name: &str) -> (Cache<String, u64>, Ca
 }
 
 /// Reads until the key is answered near, and returns that answer.
-pub(crate) async fn keep(near: &Cache<String, u64>, key: &str) -> Option<u64> {
+pub(crate) async fn read_near(near: &Cache<String, u64>, key: &str) -> Option<u64> {
     let begin = Instant::now();
     loop {
         let before = near.stats().near_hits;
@@ -76,7 +76,7 @@ async fn near_answer_is_returned_without_the_server() {
     let server = Server::start();
     let (near, other) = pair(&server, "hits").await;
     other.set("ada".into(), 1).await.unwrap();
-    assert_eq!((keep(&near, "ada").await, keep(&near, "bob").await), (Some(1), None));
+    assert_eq!((read_near(&near, "ada").await, read_near(&near, "bob").await), (Some(1), None));
     let before = (calls(&server, "get").await, near.stats());
     for _ in 0..100 {
         assert_eq!(near.get("ada").await.unwrap(), Some(1));
@@ -106,7 +106,7 @@ async fn near_cache_sees_all_changes_by_other_clients() {
                 .enumerate()
         {
             other.set(key.into(), 1).await.unwrap();
-            until("what was set", async || keep(&near, key).await == Some(1)).await;
+            until("what was set", async || read_near(&near, key).await == Some(1)).await;
             let owned = || key.to_owned();
             match way {
                 0 => drop(other.set(owned(), 2).await.unwrap()),
@@ -129,7 +129,7 @@ async fn near_cache_sees_all_changes_by_other_clients() {
             let what = format!("way {way} of round {round}");
             until(&what, async || near.get(key).await.unwrap() == expected).await;
             // A missing key is answered near, too, and invalidated.
-            until(&what, async || keep(&near, key).await == expected).await;
+            until(&what, async || read_near(&near, key).await == expected).await;
         }
         let loaded = other.get_or_set_with(key, HOUR, async || 7).await.unwrap();
         until("what was loaded", async || near.get(key).await.unwrap() == Some(loaded)).await;
@@ -158,7 +158,7 @@ async fn check_own_methods(client: &Client, other: &Client) {
         let owned = || key.to_owned();
         for way in 0..17 {
             near.set(owned(), 1).await.unwrap();
-            until("what was set", async || keep(&near, key).await == Some(1)).await;
+            until("what was set", async || read_near(&near, key).await == Some(1)).await;
             let expected = match way {
                 0 => (near.set(owned(), 2).await.unwrap(), Some(2)).1,
                 1 => (near.set_ex(owned(), 3, HOUR).await.unwrap(), Some(3)).1,
@@ -174,13 +174,13 @@ async fn check_own_methods(client: &Client, other: &Client) {
                 11 => (near.set_ex(owned(), 7, Duration::ZERO).await.unwrap(), None).1,
                 12 => {
                     near.remove(key).await.unwrap();
-                    assert_eq!(keep(&near, key).await, None);
+                    assert_eq!(read_near(&near, key).await, None);
                     assert!(near.set_nx(owned(), 8, None).await.unwrap());
                     Some(8)
                 }
                 13 => {
                     near.remove(key).await.unwrap();
-                    assert_eq!(keep(&near, key).await, None);
+                    assert_eq!(read_near(&near, key).await, None);
                     near.get_or_set_with(key, HOUR, async || 9).await.unwrap();
                     Some(9)
                 }
@@ -279,7 +279,7 @@ async fn near_cache_does_not_return_a_value_after_its_event() {
     let mut lossless = near.events_lossless("g").await.unwrap();
     for n in 0..50 {
         other.set("ada".into(), n).await.unwrap();
-        until("what was set", async || keep(&near, "ada").await == Some(n)).await;
+        until("what was set", async || read_near(&near, "ada").await == Some(n)).await;
         other.expire_now("ada").await.unwrap();
         if n % 2 == 0 {
             assert_eq!(all.recv().await.unwrap().unwrap().value, n);
@@ -385,7 +385,7 @@ async fn silent_connection_is_noticed_beyond_near_max_age() {
     let near = lasting(&connect(proxy.url()).await, "silent").build().unwrap();
     let other: Cache<String, u64> = Cache::new(&connect(server.url()).await, "silent").unwrap();
     other.set("ada".into(), 1).await.unwrap();
-    assert_eq!(keep(&near, "ada").await, Some(1));
+    assert_eq!(read_near(&near, "ada").await, Some(1));
     // The probes keep an idle connection alive for longer than the silence limit.
     sleep(Duration::from_millis(1_500)).await;
     let hits = near.stats().near_hits;
@@ -590,7 +590,7 @@ async fn near_connection_uses_changed_credentials() {
     let client = connect(server.url()).await;
     let near = lasting(&client, "login").build().unwrap();
     near.set("ada".into(), 1).await.unwrap();
-    assert_eq!(keep(&near, "ada").await, Some(1));
+    assert_eq!(read_near(&near, "ada").await, Some(1));
     server.ask("CONFIG SET requirepass secret");
     client.set_credentials(None, "secret");
     near.set("ada".into(), 2).await.unwrap();
@@ -599,7 +599,7 @@ async fn near_connection_uses_changed_credentials() {
         near.get("ada").await.is_ok_and(|it| it == Some(2))
     })
     .await;
-    assert_eq!(keep(&near, "ada").await, Some(2));
+    assert_eq!(read_near(&near, "ada").await, Some(2));
 }
 
 /// It also shows that no task keeps the cache alive.
@@ -613,7 +613,7 @@ async fn dropped_near_cache_closes_its_connections() {
     let before = connected();
     for _ in 0..5 {
         let near = lasting(&client, "gone").events(HOUR).build().unwrap();
-        assert_eq!(keep(&near, "ada").await, Some(1));
+        assert_eq!(read_near(&near, "ada").await, Some(1));
         let _all = near.events().await.unwrap();
         let _lossless = near.events_lossless("g").await.unwrap();
         assert!(connected() > before);
@@ -632,7 +632,7 @@ async fn every_master_of_a_cluster_invalidates_near_answers() {
         for key in &keys {
             other.set(key.clone(), round).await.unwrap();
             until(key, async || near.get(key).await.unwrap() == Some(round)).await;
-            assert_eq!(keep(&near, key).await, Some(round));
+            assert_eq!(read_near(&near, key).await, Some(round));
         }
         for key in &keys {
             near.set(key.clone(), 100 + round).await.unwrap();
@@ -651,7 +651,7 @@ async fn every_master_of_a_cluster_invalidates_near_answers() {
         .iter()
         .map(|node| node.ask("CLUSTER MYID").lines().nth(1).unwrap().to_owned())
         .collect();
-    assert!(keep(&near, &key).await.is_some());
+    assert!(read_near(&near, &key).await.is_some());
     cluster.nodes()[1].ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids[0]));
     cluster.nodes()[0].ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids[1]));
     let mut version = 1_000;

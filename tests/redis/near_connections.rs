@@ -6,7 +6,7 @@ use fleeting::redis::{Cache, Client};
 
 use crate::{
     clock::ms,
-    near::{PATIENCE, keep, lasting, until},
+    near::{PATIENCE, lasting, read_near, until},
     servers::{Proxy, Sentinel, Server, connect},
 };
 
@@ -26,7 +26,7 @@ async fn near_cache_works_over_tls() {
     let keys = ["ada", "bob"];
     for n in 0..20 {
         other.set("ada".into(), n).await.unwrap();
-        until("what was set", async || keep(&near, "ada").await == Some(n)).await;
+        until("what was set", async || read_near(&near, "ada").await == Some(n)).await;
         near.set("bob".into(), n).await.unwrap();
         assert_eq!(near.get("bob").await.unwrap(), Some(n));
         assert_eq!(near.get_many(keys).await.unwrap(), [Some(n), Some(n)]);
@@ -34,7 +34,7 @@ async fn near_cache_works_over_tls() {
     assert!(near.stats().invalidations >= 20);
     // A closed connection, and one that goes silent.
     for (n, is_cut) in [(100, true), (101, false)] {
-        assert!(keep(&near, "ada").await.is_some());
+        assert!(read_near(&near, "ada").await.is_some());
         if is_cut {
             proxy.cut()
         } else {
@@ -42,7 +42,7 @@ async fn near_cache_works_over_tls() {
         }
         other.set("ada".into(), n).await.unwrap();
         until("the change", async || near.get("ada").await.unwrap() == Some(n)).await;
-        assert_eq!(keep(&near, "ada").await, Some(n));
+        assert_eq!(read_near(&near, "ada").await, Some(n));
     }
 }
 
@@ -73,7 +73,7 @@ async fn check_failover(way: &str) {
     other.set("ada".into(), 1).await.unwrap();
     near.set("bob".into(), 1).await.unwrap();
     for key in ["ada", "bob"] {
-        until(key, async || keep(&near, key).await == Some(1)).await;
+        until(key, async || read_near(&near, key).await == Some(1)).await;
     }
     // Writes that were not replicated yet would be lost with the master.
     until("the replica", async || replica.ask("DBSIZE") == ":2\r\n").await;
@@ -107,7 +107,7 @@ async fn check_failover(way: &str) {
         assert_eq!(near.get("ada").await.unwrap(), Some(n - 1), "{way}");
         other.set("ada".into(), n).await.unwrap();
         until("the change", async || near.get("ada").await.unwrap() == Some(n)).await;
-        assert_eq!(keep(&near, "ada").await, Some(n), "{way}");
+        assert_eq!(read_near(&near, "ada").await, Some(n), "{way}");
         near.set("bob".into(), n).await.unwrap();
         assert_eq!(near.get("bob").await.unwrap(), Some(n), "{way}");
     }

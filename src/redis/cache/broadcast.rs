@@ -26,7 +26,7 @@ use super::{
 };
 use crate::engine::event::Lagged;
 
-/// Maximum number of events read from a shard at once.
+/// Maximum number of events read from a shard at once. The server executes nothing else during a script.
 const BATCH: usize = 64;
 
 /// Position in a shard's stream.

@@ -35,7 +35,7 @@ use crate::engine::event::{Event, Lagged};
 ///
 /// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
 /// events that it still holds. It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>);
 
 /// A stream of expirations in which each event is delivered to one of the subscribers of a group, at least once.
@@ -52,7 +52,7 @@ pub struct Events<K, V>(Pin<Box<dyn Stream<Item = BroadcastItem<K, V>> + Send>>)
 ///
 /// The stream ends when the last [`Cache`] handle is dropped or the cache is [shut down](Cache::shutdown), after the
 /// events that it still holds. It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V> {
     commands: Arc<Commands>,
     group: String,

@@ -7,7 +7,7 @@ use crate::engine::metrics::{MetricValues, Series, Source, counter, register};
 
 static SERIES: [Series; 7] = [
     counter("fleeting_redis_cache_hits_total", "Reads that found a live value."),
-    counter("fleeting_redis_cache_misses_total", "Reads that found none."),
+    counter("fleeting_redis_cache_misses_total", "Reads that found no live value."),
     counter("fleeting_redis_cache_events_total", "Expirations received by this process."),
     counter(
         "fleeting_redis_cache_events_missed_total",

@@ -100,7 +100,7 @@ impl<V: Clone + DeserializeOwned + Send + Sync + 'static> NearCache<V> {
         name: String,
     ) -> Arc<dyn DynNearCache<V>> {
         let invalidations =
-            commands.client.invalidations().expect("its client was made with one").clone();
+            commands.client.invalidations().expect("the builder enabled tracking").clone();
         Arc::new(Self {
             settings,
             commands,

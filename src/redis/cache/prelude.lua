@@ -37,7 +37,7 @@ local function deadline_in(ttl)
     return math.floor(now) + (ttl == 0 and 0 or ttl + 1)
 end
 
--- Wakes the subscribers of the stream, by changing its version.
+-- Announces new events to the subscribers, which poll the version of the stream. Renews the expiry of the stream.
 local function bump_stream_version()
     redis.call('PEXPIRE', stream, integer(retention))
     redis.call('SET', stream_version, time[1] .. '.' .. time[2], 'PX', integer(retention))

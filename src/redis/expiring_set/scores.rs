@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn seconds_scores_round_trip() {
         for score in [1_700_000_000.123_456_7_f64, -1.5, 0.0, 1_700_000_000.0] {
-            let time = ScoreUnit::Seconds.time(score).expect("it is a time");
+            let time = ScoreUnit::Seconds.time(score).expect("the score is a valid time");
             assert_eq!(ScoreUnit::Seconds.score(time).parse(), Ok(score));
         }
         let noon = UNIX_EPOCH + Duration::from_millis(1_500);

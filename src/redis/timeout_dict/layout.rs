@@ -126,7 +126,9 @@ impl Layout {
     ) -> Result<Vec<Vec<u8>>, Error> {
         // Its record would overwrite the index.
         if self.record(key) == self.shard_of(key).index {
-            return Err(Error::Encode("the key is the name of the sorted set itself".into()));
+            return Err(Error::Encode(
+                "the key is the name of the sorted set; use another key".into(),
+            ));
         }
         match self.encoding {
             ValueEncoding::String(format) => Ok(vec![format.encode(value)?]),
