@@ -137,12 +137,8 @@ async fn calls_take_at_most_60_ms_while_the_server_pauses_clients() {
         // The pause ends by itself.
         let pause = async |server: &Server| {
             let mut plain = server.plain().await;
-            let () = redis::cmd("CLIENT")
-                .arg("OPEN_FOR")
-                .arg(1_500)
-                .query_async(&mut plain)
-                .await
-                .unwrap();
+            let () =
+                redis::cmd("CLIENT").arg("PAUSE").arg(1_500).query_async(&mut plain).await.unwrap();
         };
         for on_error in [OnError::Allow, OnError::Deny, OnError::Local] {
             stalls(on_error, pause, async |_| ()).await;

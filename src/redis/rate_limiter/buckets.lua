@@ -118,7 +118,8 @@ for i = 1, limits do
     -- The maximum of four bytes, which is above every quota.
     local units = math.min(cost, 4294967295 - used)
     used = used + units
-    -- Buckets are aligned to their first call, which so leaves after exactly one window, not up to a step later.
+    -- The first bucket ends with its first call, which then leaves after exactly one window. Later buckets follow in
+    -- whole steps.
     position = now
     if count > 0 then
       local newest, in_it = unpack('<dI4', state, upto - 12)
