@@ -14,8 +14,8 @@
 //!    read. So the events of a key are in the order in which the departures happened.
 //! 5. **User code that has to run under a lock** (`Hash`, `Eq` and `Clone` of keys and values, the closures of
 //!    [`Store::decide`], [`Store::update`], [`Store::change`] and [`Store::remove_if`], and the weigher after a change)
-//!    may panic. It runs before the first change to the table. Where it has to run later (hashing a moved key, finding
-//!    waiters), the panic is caught.
+//!    may panic. It runs before the first change to the table. If it has to run later (hashing a moved key, finding
+//!    waiters), a panic is caught.
 //! 6. **Entries change buckets only if a table grows ([`Store::insert`]), shrinks ([`Store::shrink`]) or is cleared
 //!    ([`Store::clear_windows`])**. Each of these calls [`ShardState::entries_moved`], which restarts the next pass at
 //!    the first bucket and invalidates every [`TableCursor`]. So no entry moves behind a cursor without being examined.
