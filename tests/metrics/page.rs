@@ -100,7 +100,7 @@ async fn a_recorder_that_comes_late_hears_of_all() {
         "fleeting_cache_sets_total{name=\"late\"} 10",
         "fleeting_cache_departures_total{name=\"late\",cause=\"expired\"} 10",
         "fleeting_cache_event_lag_seconds_bucket{name=\"late\",le=\"1\"} 10",
-        "# HELP fleeting_cache_sets_total Values that came.",
+        "# HELP fleeting_cache_sets_total Values written.",
     ] {
         assert!(page.contains(line), "no {line} in:\n{page}");
     }
