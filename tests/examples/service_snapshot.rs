@@ -71,8 +71,8 @@ async fn a_damaged_file_stops_the_start_and_is_left_as_it_is() {
     let folder = scratch();
     let file = folder.path().join("sessions");
     for (bytes, reason) in [
-        (&b"{\"foreign\": true}"[..], "this is no snapshot of a cache"),
-        (b"fleeting", "the snapshot is cut short"),
+        (&b"{\"foreign\": true}"[..], "the data is not a snapshot of a cache"),
+        (b"fleeting", "the snapshot is truncated"),
     ] {
         fs::write(&file, bytes).unwrap();
         let complaint = refused(&file);

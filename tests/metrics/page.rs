@@ -104,7 +104,7 @@ async fn late_recorder_receives_all_values() {
         "fleeting_cache_sets_total{name=\"late\"} 10",
         "fleeting_cache_departures_total{name=\"late\",cause=\"expired\"} 10",
         "fleeting_cache_event_lag_seconds_bucket{name=\"late\",le=\"1\"} 10",
-        "# HELP fleeting_cache_sets_total Values that came.",
+        "# HELP fleeting_cache_sets_total Values written.",
     ] {
         assert!(text.contains(line), "no {line} in:\n{text}");
     }
