@@ -1,26 +1,27 @@
-//! A queue in pieces: it neither moves what it holds as it grows, nor keeps memory for what it held.
+//! A double-ended queue in chunks: it does not move its items when it grows, and returns memory when it shrinks.
 
 use std::collections::VecDeque;
 
-/// How much memory a piece takes about.
+/// Approximate size of a chunk.
 const PIECE_BYTES: usize = 8 << 10;
 
-/// How many a piece holds at most.
+/// Maximum number of items per chunk.
 const PIECE_LEN: usize = 64;
 
-/// For how many pieces room is kept.
+/// Number of chunk pointers for which memory is always kept.
 const SPARE: usize = 64;
 
+/// A double-ended queue of chunks.
 pub(super) struct ChunkedDeque<T> {
-    /// None is empty, and all between the first and the last are full.
+    /// No chunk is empty, and all chunks between the first and the last are full.
     pieces: VecDeque<VecDeque<T>>,
     len: usize,
-    /// One is kept, so that a queue that stays short takes no memory again and again.
+    /// One empty chunk, so that a queue that stays short does not allocate repeatedly.
     spare: Option<VecDeque<T>>,
 }
 
 impl<T> ChunkedDeque<T> {
-    /// How many a piece holds: a power of two.
+    /// Number of items per chunk, a power of two.
     const PIECE: usize = {
         let size = if size_of::<T>() == 0 { 1 } else { size_of::<T>() };
         let fitting = PIECE_BYTES / size;
@@ -90,7 +91,7 @@ impl<T> ChunkedDeque<T> {
         self.pieces.get_mut(piece)?.get_mut(index)
     }
 
-    /// Takes all out, to be dropped one by one.
+    /// Removes all items, so that the caller can drop them one by one.
     pub(super) fn into_items(self) -> impl Iterator<Item = T> {
         self.pieces.into_iter().flatten()
     }
@@ -108,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_whole_one(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
+        fn chunked_deque_behaves_like_a_vec_deque(ops in prop::collection::vec(0..7_u8, 0..2_000)) {
             let (mut chunked_deque, mut whole) = (ChunkedDeque::<[u64; 128]>::new(), VecDeque::new());
             for (item, op) in ops.into_iter().enumerate() {
                 let item = [item as u64; 128];
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_holds_as_many_as_fit() {
+    fn chunk_holds_as_many_items_as_fit() {
         assert_eq!(ChunkedDeque::<u64>::PIECE, 64);
         assert_eq!(ChunkedDeque::<()>::PIECE, 64);
         assert_eq!(ChunkedDeque::<[u64; 128]>::PIECE, 8);

@@ -1,4 +1,4 @@
-//! The publisher: it moves departures from the journal to the log, and says when the sweeper must wait.
+//! The publisher: moves departures from the journal to the event log, and delays the sweeper for full subscribers.
 
 use std::{sync::Arc, task::Waker};
 
@@ -19,30 +19,31 @@ use crate::engine::{
     },
 };
 
-/// What the cache and its streams share.
+/// Shared by a cache and its streams. Streams hold it without keeping the cache alive.
 pub(crate) struct Publisher<K, V> {
     journal: Arc<Journal<K, V>>,
     clock: Clock,
-    /// What a subscriber hears that asks for nothing else, as bits.
+    /// Causes that a subscriber receives by default, as bits.
     causes: u8,
-    /// Whether a lossless subscriber hears what the sweeper sends: it need not lock to learn that none does.
+    /// Whether a lossless subscriber may delay the sweeper. Read by the sweeper to avoid the log's lock. `Relaxed`,
+    /// because a stale value only affects one window: the capacity itself is read under the lock.
     may_be_held_back: AtomicBool,
     log: Mutex<Log<K, V>>,
-    /// Told when there is room again for a sweeper that was held back.
+    /// Notified when a sweeper that waits for capacity may continue.
     room: Notify,
-    /// Told when something dies before a sweeper that rests would look again.
+    /// Notified when a write expires before the wake deadline of a resting sweeper.
     wake_requested: Notify,
 }
 
-/// What a reader gets: an event, or how many it missed.
+/// Result of reading: an event, or the number of missed events.
 pub(super) type Item<K, V> = Result<Arc<Event<K, V>>, Lagged>;
 
-/// What a look into the log has found.
+/// Result of one attempt to read the log.
 pub(super) enum PollResult<K, V> {
-    /// `None` where the stream has ended.
+    /// An item, or `None` if the stream has ended.
     Done(Option<Item<K, V>>),
     Waits,
-    /// There is nothing, and nobody would wake this task.
+    /// There is no event, and the registered waker, if any, does not wake this task.
     Unarmed,
 }
 
@@ -64,12 +65,12 @@ impl<K, V> Publisher<K, V> {
         }
     }
 
-    /// The causes that are published, as bits.
+    /// Returns the published causes, as bits.
     pub(super) fn causes(&self) -> u8 {
         self.causes
     }
 
-    /// Sends what the journal holds and is due. Called after each change, outside of the shard's lock.
+    /// Publishes the departures in the journal, if they are due. Called after each change, without any shard lock.
     #[inline]
     pub(crate) fn flush(&self) {
         if self.journal.is_due() {
@@ -80,8 +81,8 @@ impl<K, V> Publisher<K, V> {
         }
     }
 
-    /// Waits until something dies before the time that [`Store::arm_wake_deadline`](crate::engine::store::Store::set_alarm)
-    /// was told.
+    /// Waits until an entry is written that expires before the wake deadline armed by
+    /// [`Store::arm_wake_deadline`](crate::engine::store::Store::arm_wake_deadline).
     pub(crate) async fn wake_requested(&self) {
         self.wake_requested.notified().await;
     }
@@ -100,14 +101,16 @@ impl<K, V> Publisher<K, V> {
         }
         let log = match self.log.try_lock() {
             Ok(log) => log,
-            // What has gathered is told by its stamps.
+            // Contention: leave the departures in the journal for the thread that has the lock. Their time stamps are
+            // already recorded. With a clock that may be paused, no departure is left: all would have the same stamp,
+            // and tests expect their events immediately.
             Err(_) if !self.clock.may_pause() && self.journal.note_contention() => return,
             Err(_) => self.lock(),
         };
         self.change_locked(log, |log, after| self.catch_up(log, after));
     }
 
-    /// How many departures the sweeper may cause: what is free in the fullest lossless subscription.
+    /// Returns how many entries the sweeper may expire: the least free capacity of all lossless subscribers.
     pub(crate) fn room(&self) -> usize {
         if !self.may_be_held_back.load(Relaxed) {
             return usize::MAX;
@@ -116,16 +119,17 @@ impl<K, V> Publisher<K, V> {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Waits until at least half of every lossless subscription is free, so that the sweeper then does a
-    /// fair piece of work at once.
+    /// Waits until at least half of the capacity of every lossless subscriber is free, so that the sweeper can then
+    /// expire many entries at once.
     pub(crate) async fn wait_for_room(&self) {
-        // Asked and noted under one lock: else the last reader could make room between the two, and tell nobody.
+        // Checked and recorded under one lock: otherwise the last reader could free capacity in between without a
+        // notification. `notify_one` stores a permit, so it may come before `notified`.
         if !self.change(|log, _| log.may_sweep()) {
             self.room.notified().await;
         }
     }
 
-    /// Events that wait beyond the capacity of the fullest lossless subscription.
+    /// Returns the number of events beyond the capacity of the lossless subscriber with the most of them.
     pub(crate) fn overflow(&self) -> usize {
         self.change(|log, _| log.overflow()) as usize
     }
@@ -134,8 +138,8 @@ impl<K, V> Publisher<K, V> {
         self.change(|log, _| log.subscribers())
     }
 
-    /// How late events were, how many the slow ones of their subscribers missed, how many subscribers there are, and how
-    /// far the slowest lossless one is behind: in one look, as writers meet who looks.
+    /// Returns the lag of events, the number of missed events, the number of subscribers and the overflow, under one
+    /// lock: each acquisition contends with writers.
     #[cfg(feature = "metrics")]
     pub(crate) fn figures(&self) -> (Histogram, u64, usize, usize) {
         self.change(|log, _| {
@@ -143,7 +147,7 @@ impl<K, V> Publisher<K, V> {
         })
     }
 
-    /// Ends the streams, after what they hold.
+    /// Ends the streams; events already in them can still be read.
     pub(crate) fn close(&self) {
         self.change(|log, after| {
             log.close(after);
@@ -151,17 +155,17 @@ impl<K, V> Publisher<K, V> {
         });
     }
 
-    /// Takes in a subscriber of these causes; one without a capacity is not lossless.
+    /// Adds a subscriber of these causes; without a capacity, it is not lossless.
     pub(super) fn subscribe(&self, causes: u8, lossless: Option<usize>) -> Place {
         self.change(|log, after| {
-            // What happened before is not for this subscriber.
+            // `change` has published the journal: departures before the call are not for this subscriber.
             let place = log.join(causes, lossless);
             self.note_wants(log, 0, after);
             place
         })
     }
 
-    /// Lets a subscriber hear no more than `causes`.
+    /// Limits a subscriber to `causes`.
     pub(super) fn narrow(&self, place: &mut Place, causes: u8) {
         self.change(|log, after| {
             log.narrow(place, causes, &self.clock, after);
@@ -176,8 +180,7 @@ impl<K, V> Publisher<K, V> {
         });
     }
 
-    /// Looks for the next event of a subscriber. Where there is none, `waker` takes the place of the one that it
-    /// had.
+    /// Reads the next event of a subscriber. If there is none, registers `waker`, and returns the previous waker in it.
     pub(super) fn look(
         &self,
         place: Place,
@@ -186,7 +189,7 @@ impl<K, V> Publisher<K, V> {
     ) -> PollResult<K, V> {
         let looked = self.change_locked(self.lock(), |log, after| {
             let found = log.read(place, &self.clock, after);
-            // What is in the journal comes behind what waits here, and is not asked for before that is read.
+            // Departures in the journal are newer than all events of the log, so it is only needed if none is unread.
             let found = found.or_else(|| {
                 self.catch_up(log, after);
                 log.read(place, &self.clock, after)
@@ -198,7 +201,7 @@ impl<K, V> Publisher<K, V> {
                 let will_wake = log.will_wake(place, present);
                 return Err(if will_wake { PollResult::Waits } else { PollResult::Unarmed });
             };
-            // What came before anybody could know that it is waited for.
+            // Publishes departures that were left in the journal before this subscriber was recorded as waiting.
             self.note_wants(log, log.causes_at(place), after);
             if let Some(next) = log.read(place, &self.clock, after) {
                 *waker = Some(new);
@@ -215,7 +218,7 @@ impl<K, V> Publisher<K, V> {
         }
     }
 
-    /// Changes the log, which is whole by then, and does what that led to.
+    /// Publishes the journal, changes the log, and does the resulting work after unlock.
     pub(super) fn change<R>(
         &self,
         change: impl FnOnce(&mut Log<K, V>, &mut AfterUnlock<K, V>) -> R,
@@ -241,11 +244,11 @@ impl<K, V> Publisher<K, V> {
         changed
     }
 
-    /// Moves what is in the journal to the log.
+    /// Moves the journal to the log.
     fn catch_up(&self, log: &mut Log<K, V>, after: &mut AfterUnlock<K, V>) {
         if self.journal.is_dirty() {
             log.append(&self.journal, &self.clock, after);
-            // Who was woken waits no more.
+            // The woken subscribers do not wait any more, so writers need not publish immediately for them.
             if !after.wakers.is_empty() {
                 let (heard, awaited) = log.subscribed_causes();
                 self.journal.set_subscribed(heard, awaited);
@@ -253,12 +256,14 @@ impl<K, V> Publisher<K, V> {
         }
     }
 
-    /// Called in the lock when other causes are heard than before, or where somebody is about to wait for `more`.
+    /// Updates the subscribed and awaited causes in the journal. Called under the log's lock after a change of
+    /// subscribers, or with `more` before a subscriber waits for these causes.
     fn note_wants(&self, log: &mut Log<K, V>, more: u8, after: &mut AfterUnlock<K, V>) {
         let (heard, awaited) = log.subscribed_causes();
         self.journal.set_subscribed(heard, awaited | more);
         self.may_be_held_back.store(log.may_block_sweeper(), Relaxed);
-        // After that, dirty or not: who recorded before they could see it may have left it here.
+        // After the update, and even if the journal is not marked dirty: a thread that recorded before it saw the
+        // update may have left departures there.
         log.append(&self.journal, &self.clock, after);
     }
 

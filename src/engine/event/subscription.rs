@@ -1,4 +1,4 @@
-//! A subscription: one reader's place in the log, and how it waits there.
+//! A subscription: a reader of the log, registered until it is dropped.
 
 use std::{
     sync::Arc,
@@ -13,13 +13,14 @@ use super::{
 };
 use crate::engine::panics;
 
+/// A reader of the log.
 pub(super) struct Subscription<K, V> {
     publisher: Arc<Publisher<K, V>>,
     place: Place,
 }
 
 impl<K, V> Subscription<K, V> {
-    /// Of these causes, published or not; one without a capacity is not lossless.
+    /// Subscribes to `causes`, published or not; without a capacity, the subscription is not lossless.
     pub(super) fn new(
         publisher: &Arc<Publisher<K, V>>,
         causes: u8,
@@ -38,11 +39,11 @@ impl<K, V> Subscription<K, V> {
         self.publisher.change(|log, _| log.unread(self.place))
     }
 
-    /// The next event. What is pending has taken nothing, and where the budget of the task is spent it has
-    /// not even looked.
+    /// Polls for the next event. If it is pending, no event was consumed; if the task's budget is used up, the log was
+    /// not even locked.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<K, V>>> {
         let budget = ready!(coop::poll_proceed(cx));
-        // Cloned only where it must wait, and outside of the lock, as it is dropped: a waker is somebody's code.
+        // Cloned only if the task must wait, and outside of the log's lock, like its drop: a waker is user code.
         let mut waker = None;
         loop {
             match self.publisher.look(self.place, cx.waker(), &mut waker) {
@@ -52,7 +53,7 @@ impl<K, V> Subscription<K, V> {
                     return Poll::Pending;
                 }
                 PollResult::Done(next) => {
-                    // A panic in it must not take along what was just read.
+                    // Caught, because a panic in the drop of the waker would lose the event that was just read.
                     panics::drop_all(waker);
                     budget.made_progress();
                     return Poll::Ready(next);

@@ -1,4 +1,4 @@
-//! Those who tell what they have read, in the order in which they read it.
+//! Order of concurrent exports: metrics are exported in the order in which they were read.
 
 use std::{
     cell::Cell,
@@ -11,22 +11,23 @@ static EXPORT_ORDER: Mutex<ExportOrder> = Mutex::new(ExportOrder { next: 0, ids:
 static ENDED: Condvar = Condvar::new();
 
 thread_local! {
-    /// How many of them this thread is.
+    /// Number of turns of this thread. It is above 1 if a recorder publishes while it is being called.
     static OWN: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Turns in progress.
 struct ExportOrder {
     next: u64,
     ids: BTreeSet<u64>,
 }
 
-/// One who has read, and tells as long as this lives.
+/// Turn of one export; ends when dropped.
 pub(super) struct ExportTurn {
     id: u64,
 }
 
 impl ExportTurn {
-    /// The next one. Who reads makes it before another can read.
+    /// Takes the next turn. The caller still holds the read lock, so turns have the order of reads.
     pub(super) fn new() -> Self {
         OWN.set(OWN.get() + 1);
         let mut export_order = export_order();
@@ -36,9 +37,10 @@ impl ExportTurn {
         Self { id }
     }
 
-    /// Waits until those have told all who read before.
+    /// Waits until all earlier turns have ended.
     ///
-    /// Not where a recorder publishes that is being told: it would wait for itself.
+    /// Returns immediately if this thread already has a turn, because a recorder publishes while it is being called: it
+    /// would wait for itself.
     pub(super) fn wait_for_earlier(&self) {
         if OWN.get() == 1 {
             let is_earlier = |export_order: &mut ExportOrder| {

@@ -1,7 +1,7 @@
-//! All that has a name, and the thread that tells of it.
+//! Registry of all named objects, and the thread that exports their metrics.
 //!
-//! What one has read and not told yet, no other tells, and a level must not be followed by an older one: so who
-//! publishes waits for those who read before.
+//! Two exports must not overlap: an increase must be exported once, and a level must not be followed by an older one.
+//! So each export waits for those that read before it.
 
 use std::{
     collections::BTreeMap,
@@ -27,16 +27,17 @@ use super::{
     values::MetricValues,
 };
 
-/// How often all is told.
+/// Interval of the exports.
 const EVERY: Duration = Duration::from_millis(500);
 
 static REGISTRY: Mutex<Registry> =
     Mutex::new(Registry { groups: BTreeMap::new(), next_id: 0, is_followed: false });
 
-/// One reads at a time, so that no figure is followed by an older one.
+/// Serializes reads, so that no value is followed by an older one. Lock order: `TURN`, then the registry or the export
+/// order.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The address of the recorder of the process, as far as it is known.
+/// Address of the global recorder, if known. `Relaxed`, because the address is only compared, never dereferenced.
 static GLOBAL: AtomicUsize = AtomicUsize::new(0);
 
 struct Registry {
@@ -46,14 +47,14 @@ struct Registry {
     is_followed: bool,
 }
 
-/// By kind (the name of its first series) and name.
+/// Kind (the name of the first series) and name.
 type GroupId = (&'static str, String);
 
-/// Things of one kind and name.
+/// Objects of one kind and name.
 struct Group {
     introduction: Introduction,
     members: BTreeMap<u64, Member>,
-    /// What those had who have ended.
+    /// Sum of the last values of dropped objects.
     ended: MetricValues,
     given: RecorderState,
 }
@@ -63,7 +64,7 @@ struct Member {
     last: MetricValues,
 }
 
-/// How a recorder gets to know a group.
+/// Series of a group, and their keys in a recorder.
 #[derive(Clone)]
 struct Introduction {
     series: &'static [Series],
@@ -72,7 +73,7 @@ struct Introduction {
     keys: Arc<[Key]>,
 }
 
-/// What the recorder of the process knows of a group.
+/// Values that the global recorder has been given for a group.
 #[derive(Default)]
 struct RecorderState {
     recorder: usize,
@@ -80,7 +81,7 @@ struct RecorderState {
     values: MetricValues,
 }
 
-/// What a recorder is to be told of a group.
+/// Update of a group for a recorder.
 struct News {
     introduction: Introduction,
     handles: Arc<OnceLock<Box<[Handle]>>>,
@@ -88,20 +89,20 @@ struct News {
     now: MetricValues,
 }
 
-/// A group, a member of it, and the thing itself.
+/// Group and identifier of an object that still exists, and the object.
 type Living = (GroupId, u64, Arc<dyn Source>);
 
-/// That something is told of: as long as this lives, which it has in itself. So no trace of it stays in memory.
+/// Registration of an object, owned by it. Dropping it removes the object from the registry, so no memory is leaked.
 #[derive(Debug)]
 pub(crate) struct Registration {
     group: GroupId,
     id: u64,
 }
 
-/// Where something keeps that it is told of.
+/// Place of the registration in its object.
 pub(crate) type Slot = OnceLock<Registration>;
 
-/// Has `source` be told of from now on.
+/// Registers `source`, and starts the thread if it does not run.
 pub(crate) fn register(
     series: &'static [Series],
     name: &str,
@@ -112,7 +113,7 @@ pub(crate) fn register(
     let id = registry.next_id;
     registry.next_id += 1;
     let group = (series[0].name, name.to_owned());
-    // It is registered once.
+    // Cannot fail: an object is registered once.
     let _ = slot.set(Registration { group: group.clone(), id });
     let group = registry.groups.entry(group).or_insert_with(|| Group {
         introduction: Introduction {
@@ -132,11 +133,11 @@ pub(crate) fn register(
     }
 }
 
-/// Reads all, and tells the recorder.
+/// Reads all values and exports them to the recorder.
 pub(super) fn publish() {
     with_recorder(|recorder| {
         let (news, living, teller) = read(Some(address(recorder)));
-        // We may be the last who have one of them, and its end is somebody's code.
+        // Before waiting, and under no lock: this may be the last handle of an object, and its drop runs user code.
         drop(living);
         teller.wait_for_earlier();
         for News { introduction, handles, given, now } in news {
@@ -146,13 +147,13 @@ pub(super) fn publish() {
     });
 }
 
-/// Reads all that there still is.
+/// Reads the values of all objects that still exist.
 #[cfg(feature = "dashboard")]
 pub(crate) fn look() -> Vec<Reading> {
     let (news, living, _) = read(None);
     let mut readings = Vec::new();
     let mut living = living.into_iter().peekable();
-    // Both in the order of the groups.
+    // Both are sorted by group.
     for News { introduction, now: values, .. } in news {
         let (series, name) = (introduction.series, introduction.name);
         let mut sources = Vec::new();
@@ -167,12 +168,12 @@ pub(crate) fn look() -> Vec<Reading> {
     readings
 }
 
-/// Reads all; what is new to the recorder of the process, or to one that knows nothing. And whom it read, to be dropped
-/// under no lock; and that it is about to be told.
+/// Reads all values. Returns the updates for the global recorder, or whole values for any other; the objects read, to
+/// be dropped under no lock; and the turn of this export.
 fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, ExportTurn) {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // One that is for this thread alone comes and goes: nothing is known of it. Nor of one in whose place another was
-    // installed since this call began.
+    // A recorder of this thread only may be temporary, so nothing is remembered of it. The same holds if the global
+    // recorder was replaced since this call began.
     let global = recorder.filter(|recorder| is_global(*recorder));
     let living = registry().living();
     let read = living.iter().map(|(_, _, source)| {
@@ -187,11 +188,11 @@ fn read(recorder: Option<usize>) -> (Vec<News>, Vec<Living>, ExportTurn) {
     (news, living, teller)
 }
 
-/// Publishes from a thread of its own, as long as there is anything.
+/// Starts the thread that exports twice per second while any object is registered.
 fn follow() {
     let follow = || {
         loop {
-            // Asked before, so that the end of the last one is told, too.
+            // Checked before the export, so that the last values of the last object are still exported.
             let is_followed = registry().is_followed();
             if catch_unwind(AssertUnwindSafe(publish)).is_err() {
                 tracing::error!("a recorder of metrics panicked");
@@ -218,7 +219,7 @@ impl Registry {
         members.collect()
     }
 
-    /// Takes in what was read.
+    /// Stores the values read, and returns the resulting updates.
     fn renew(
         &mut self,
         living: &[Living],
@@ -234,7 +235,7 @@ impl Registry {
         self.groups.values_mut().map(|group| group.news(global)).collect()
     }
 
-    /// Whether there is anything to tell of; else it is told no more.
+    /// Returns whether any object is registered; otherwise marks the thread as stopped.
     fn is_followed(&mut self) -> bool {
         self.is_followed = self.groups.values().any(|group| !group.members.is_empty());
         self.is_followed
@@ -280,12 +281,12 @@ impl Introduction {
     }
 }
 
-/// Whether it is the recorder of the process.
+/// Returns whether `recorder` is the address of the global recorder.
 fn is_global(recorder: usize) -> bool {
     if recorder == GLOBAL.load(Relaxed) {
         return true;
     }
-    // A new thread has no other one.
+    // A new thread has no local recorder.
     let global = thread::spawn(|| with_recorder(address)).join();
     global.is_ok_and(|global| {
         GLOBAL.store(global, Relaxed);

@@ -1,8 +1,8 @@
-//! What was read of a thing, in the order of its series.
+//! Values of the series of an object, in their order.
 
 use super::{histogram::Histogram, series::Handle};
 
-/// What was read of a thing, in the order of its series.
+/// Values of the series of an object, in their order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricValues(Vec<MetricValue>);
 
@@ -35,8 +35,8 @@ impl MetricValues {
         self.0.len()
     }
 
-    /// Takes what was read now for what was read before. What is made of several counts may seem to go back, and does
-    /// not.
+    /// Replaces the values by newer ones. A count never decreases: a sum of several counters that are read one by one
+    /// may seem to.
     pub(super) fn renew(&mut self, mut now: MetricValues) {
         for (now, before) in now.0.iter_mut().zip(&self.0) {
             if let (MetricValue::Count(now), MetricValue::Count(before)) = (now, before) {
@@ -46,7 +46,7 @@ impl MetricValues {
         *self = now;
     }
 
-    /// Adds what another thing of the same kind and name has.
+    /// Adds the values of another object of the same kind and name.
     pub(super) fn add(&mut self, other: &MetricValues) {
         if self.0.is_empty() {
             self.0.clone_from(&other.0);
@@ -64,7 +64,7 @@ impl MetricValues {
         }
     }
 
-    /// What stays of a thing that has ended.
+    /// Resets what does not outlive the object: its levels.
     pub(super) fn end(&mut self) {
         for figure in &mut self.0 {
             if let MetricValue::Level(level) = figure {
@@ -73,16 +73,16 @@ impl MetricValues {
         }
     }
 
-    /// Tells what is more than it was when it was `given`, and all of it where that is nothing.
+    /// Gives a recorder the increase since the values `given`, or everything if that is empty.
     ///
-    /// By the calls that every recorder has: some know nothing of `absolute` and `record_many`.
+    /// Uses only the calls that every recorder implements: some ignore `absolute` and `record_many`.
     pub(super) fn tell(&self, given: &MetricValues, handles: &[Handle]) {
         for (index, (figure, handle)) in self.0.iter().zip(handles).enumerate() {
             match (figure, handle, given.0.get(index)) {
                 (MetricValue::Count(count), Handle::Counter(counter), given) => {
                     let before =
                         if let Some(MetricValue::Count(before)) = given { *before } else { 0 };
-                    // Also nothing, at first: so that there is a series.
+                    // Also zero, the first time, so that the series exists.
                     if *count > before || given.is_none() {
                         counter.increment(count.saturating_sub(before));
                     }
@@ -99,7 +99,7 @@ impl MetricValues {
                         (0..more).for_each(|_| handle.record(seconds));
                     }
                 }
-                _ => unreachable!("what is read is as the series say"),
+                _ => unreachable!("values have the kinds of their series"),
             }
         }
     }

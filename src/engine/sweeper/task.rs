@@ -1,4 +1,4 @@
-//! The sweeper at work: the task that sweeps at each tick, and a sweep step by step.
+//! The sweeper task, which sweeps at each tick, and one sweep, step by step.
 
 use std::{
     collections::VecDeque,
@@ -21,62 +21,65 @@ use crate::engine::{
     store::{Departure, LockWait, ShardPass, Store, TagPurge},
 };
 
-/// How often a locked shard is come back to before the sweeper keeps those out who come to read.
+/// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
 const TRIES: u32 = 3;
 
-/// For how long it then tries, first and at most. It never waits: its worker has others to run.
+/// First and longest time to spin for such a shard. The sweeper never blocks, because its worker has other tasks to
+/// run.
 const FIRST_SPIN: Duration = Duration::from_micros(50);
 const LONGEST_SPIN: Duration = Duration::from_micros(3_200);
 
-/// Work between two yields to the runtime, in entries looked at: about 100 µs. A yield wakes a second
-/// worker, which costs ten.
+/// Work between two yields to the runtime, in examined entries: about 100 µs. A yield may wake a second worker, which
+/// costs 10 µs.
 const YIELD_AFTER: u64 = 8_192;
 
-/// What one costs that expires (it is moved, told of and dropped) or moves to another table, in entries looked at.
+/// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
 const MOVE_COSTS: u64 = 16;
 
-/// How many looks for what was removed by its tags there are between two yields.
+/// Number of steps of the tag purge between two yields.
 const TAGGED_AT_ONCE: usize = 16;
 
-/// How many shards a tick asks whether they are sparse; one that is ends it. To ask all would be most of what a tick
-/// costs that has nothing to do.
+/// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would
+/// be most of the cost of a tick without due entries.
 const LOOKS_AT_SPARSE: usize = 8;
 
-/// Ticks in a row that had nothing to do before the sweeper rests, and how many it rests at a time. By then the memory of
-/// what has left was given back.
+/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. By
+/// then, the memory of removed entries has usually been returned. A resting cache costs a tenth of the ticks (measured:
+/// `docs/sweep.md`, idle caches).
 const TICKS_BEFORE_REST: u32 = 300;
 const TICKS_OF_REST: u32 = 10;
 
-/// Sweeps in a row that were cut by the budget before somebody is warned.
+/// Number of consecutive sweeps over budget before a warning is logged.
 const CUTS_BEFORE_WARNING: u32 = 3;
 
-/// A sweep under way. It holds nothing of the cache between two steps.
+/// A sweep in progress. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
-    /// How it is set; another setting is for the next one.
+    /// Settings at the start of the sweep; changes apply to the next one.
     sweep: Sweep,
     report: SweepReport,
-    /// Entries that went to another table: work, but none that anybody asked for.
+    /// Number of entries moved to another table. They count as work, but not as examined.
     moved: u64,
-    /// A look for what was removed by its tags, before all else.
+    /// Purge of entries whose tag was removed; it runs before the first pass.
     tagged: Option<TagPurge>,
-    /// Where the present pass has still to look, and how often each place was found locked.
+    /// Shards that the current pass has not finished, with the number of times that each was found locked.
     todo: VecDeque<(ShardPass, u32)>,
-    /// What the report said when the present pass began.
+    /// Examined and expired entries of the report when the current pass began.
     at_pass: (u64, u64),
-    /// Kept for its memory.
+    /// Kept for its allocation; empty between two steps.
     dead: Vec<Departure<K, V>>,
     span: Span,
 }
 
+/// What the driver of a sweep does next.
 pub(crate) enum Step {
-    /// Yield to the runtime, then go on.
+    /// Yield to the runtime, then continue.
     Yield,
-    /// A lossless subscriber has no room.
+    /// Wait for a lossless subscriber without free capacity.
     HeldBack,
     Done,
 }
 
-/// The task: sweeps at each tick, until the cache is gone.
+/// Sweeps at each tick, until the cache is dropped.
 pub(super) async fn run<K, V, S>(
     shared: Weak<SharedState<K, V, S>>,
     publisher: Arc<Publisher<K, V>>,
@@ -92,7 +95,7 @@ pub(super) async fn run<K, V, S>(
     let mut departures = 0;
     loop {
         if idle_ticks >= TICKS_BEFORE_REST {
-            // What is due sooner may be far from dead: then there is a tick, and the next rest.
+            // If an entry is due within the rest, `rest` returns at once: one tick follows, and then the next attempt.
             if !rest(&shared, &publisher, interval.period()).await {
                 idle_ticks = 0;
             }
@@ -103,7 +106,7 @@ pub(super) async fn run<K, V, S>(
             continue;
         }
         let mut sweep = SweepRun::new(&cache);
-        // Not kept while waiting: the last handle of the user must be the last, and end this task.
+        // Dropped before each await: while the task holds it, dropping the last handle would not end the cache.
         drop(cache);
         loop {
             let Some(cache) = shared.upgrade() else { return };
@@ -118,7 +121,7 @@ pub(super) async fn run<K, V, S>(
                 Step::Done => break,
             }
         }
-        // Memory is given back after the sweep, when it is known what is left.
+        // After the sweep, when the number of remaining entries is known.
         let Some(cache) = shared.upgrade() else { return };
         let count = cache.store.shard_count();
         for _ in 0..LOOKS_AT_SPARSE.min(count) {
@@ -144,8 +147,8 @@ pub(super) async fn run<K, V, S>(
     }
 }
 
-/// Waits for some ticks, or until somebody writes what dies before they are over; where something does so already, it
-/// doesn't wait. Tells whether nobody has.
+/// Rests for [`TICKS_OF_REST`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
+/// entry exists already. Returns whether no write ended the rest.
 async fn rest<K, V, S>(
     shared: &Weak<SharedState<K, V, S>>,
     publisher: &Publisher<K, V>,
@@ -201,7 +204,7 @@ where
         sweep
     }
 
-    /// Works until it is time to yield. What panics in user code is logged, and ends the sweep.
+    /// Sweeps until it is time to yield. A panic in user code is logged, and ends the sweep.
     pub(crate) fn step_safely<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
@@ -214,7 +217,7 @@ where
         })
     }
 
-    /// The report of a sweep that is done.
+    /// Returns the report of a finished sweep.
     pub(crate) fn finish<S: BuildHasher + Clone>(
         self,
         cache: &SharedState<K, V, S>,
@@ -263,7 +266,7 @@ where
         step
     }
 
-    /// Takes out some of what was removed by its tags; tells whether there may be more.
+    /// Purges some of the entries whose tag was removed; returns whether there may be more.
     fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
         let Some(pass) = &mut self.tagged else { return false };
         for _ in 0..TAGGED_AT_ONCE {
@@ -277,7 +280,7 @@ where
         true
     }
 
-    /// Looks at the next windows of a shard.
+    /// Examines the next windows of a shard.
     fn look<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
@@ -300,12 +303,12 @@ where
             &mut self.dead,
         );
         let Some(look) = look else {
-            // The others first: by then whoever holds the lock has mostly gone.
+            // The other shards first: by then, the lock is probably free.
             self.todo.push_back((begin_shard_pass, tries + 1));
             return (lock_wait != LockWait::None).then_some(Step::Yield);
         };
-        // After the lock of the shard, and before the next window: who waits for the event need not wait for the
-        // whole sweep.
+        // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
+        // sweep.
         cache.publisher.flush();
         let panicked = panics::drop_all(self.dead.drain(..));
         if panicked > 0 {
@@ -321,7 +324,7 @@ where
         look.held_back.then_some(Step::HeldBack)
     }
 
-    /// Begins the next pass where the ratio asks for one and the budget lasts.
+    /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.
     fn end_pass<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
@@ -349,7 +352,7 @@ where
         let now = cache.clock.now();
         let is_due = |shard: &usize| !cache.store.has_nothing_due(*shard, now);
         let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
-        // In random order, so that where a budget cuts sweeps short no shard is always last.
+        // In random order, so that no shard is always last if the budget stops the sweeps.
         order.shuffle(&mut *cache.random());
         self.todo
             .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
@@ -358,7 +361,7 @@ where
     }
 }
 
-/// Begins to give back the memory of a shard that is sparse; tells whether it does.
+/// Starts to return the memory of a sparse shard; returns whether the shard is sparse.
 pub(crate) fn shrink<K, V, S>(cache: &SharedState<K, V, S>, shard: usize) -> bool
 where
     K: Hash + Eq,
