@@ -1,6 +1,5 @@
-//! The orders in which threads may meet, tried by shuttle:
-//! `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib interleavings`.
-//! `SHUTTLE_ITERATIONS` sets how many orders are tried for each test (5,000 by default).
+//! Tests of thread interleavings, explored by shuttle: `RUSTFLAGS="--cfg shuttle --cfg lean" cargo test --lib
+//! interleavings`. `SHUTTLE_ITERATIONS` is the number of interleavings explored per test (5,000 by default).
 
 mod bounds;
 mod loads;
@@ -16,9 +15,9 @@ use crate::engine::{
     store::{LockWait, Store},
 };
 
-/// A refresh and a sweep that saw the old deadline: whoever comes first wins whole.
+/// A `get_ex` and a sweep that may see the old deadline: exactly one of them takes effect.
 #[test]
-fn interleavings_of_a_refresh_and_a_sweep() {
+fn get_ex_and_sweep_never_both_take_effect() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -31,7 +30,7 @@ fn interleavings_of_a_refresh_and_a_sweep() {
         match refreshed {
             Some(value) => {
                 assert_eq!((value, swept, heard(&mut events)), (1, 0, vec![]));
-                assert_eq!((parts.get(99), read), (Some(1), Some(1)), "killed by its old deadline");
+                assert_eq!((parts.get(99), read), (Some(1), Some(1)), "expired by its old deadline");
             }
             None => {
                 assert_eq!(heard(&mut events), [(1, Cause::Expired)]);
@@ -41,9 +40,9 @@ fn interleavings_of_a_refresh_and_a_sweep() {
     });
 }
 
-/// A dead value that a reader, a writer and the sweeper meet at once leaves once, and before the new.
+/// A reader, a writer and the sweeper find the same expired value: it is published once, before the new value.
 #[test]
-fn interleavings_around_a_dead_value() {
+fn expired_value_is_published_once_and_before_its_successor() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -51,7 +50,7 @@ fn interleavings_around_a_dead_value() {
         let read = spawn(&parts, |parts| parts.get(10));
         let sweep = spawn(&parts, |parts| parts.sweep(10));
         let write = spawn(&parts, |parts| {
-            assert_eq!(parts.set(2, 10, 20), None, "a write on a dead key is one on a missing key");
+            assert_eq!(parts.set(2, 10, 20), None, "an expired key counts as missing");
             parts.remove(11, Cause::Removed)
         });
         assert!(matches!(read.join().unwrap(), None | Some(2)));
@@ -61,10 +60,10 @@ fn interleavings_around_a_dead_value() {
     });
 }
 
-/// Three threads do anything to one key. Every value leaves once or stays, and the events tell the
-/// chain of values in the order in which they followed each other.
+/// Three threads make random calls on one key. Every value is published once or still resident, and the events have the
+/// order in which the values followed each other.
 #[test]
-fn interleavings_of_everything_on_one_key() {
+fn events_of_one_key_have_the_order_of_its_values() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -104,23 +103,23 @@ fn interleavings_of_everything_on_one_key() {
         let mut all = chain.clone();
         all.sort_unstable();
         set.sort_unstable();
-        assert_eq!(all, set, "each value leaves once or stays: {heard:?}");
+        assert_eq!(all, set, "each value is published once or resident: {heard:?}");
         for (old, new) in after {
             let at = chain.iter().position(|value| *value == old).unwrap();
             assert_eq!(heard[at], (old, Cause::Replaced));
-            assert_eq!(chain[at + 1], new, "{old} left as {new} came: {heard:?}");
+            assert_eq!(chain[at + 1], new, "{old} was replaced by {new}: {heard:?}");
         }
         for value in left {
             let reported = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
-            assert!(reported, "{value} was taken out: {heard:?}");
+            assert!(reported, "{value} was removed: {heard:?}");
         }
     });
 }
 
-/// Subscribers that come, read and leave while departures go on: each hears what happened while it was
-/// there, once, and no other's going or coming takes anything from it.
+/// Subscribers come, read and leave during departures: each receives the events of its time once, and no other
+/// subscriber affects them.
 #[test]
-fn interleavings_of_subscribing_and_leaving() {
+fn subscriber_receives_each_event_once_while_others_come_and_leave() {
     explore(|| {
         let parts = Parts::new();
         let mut witness = parts.subscribe();
@@ -156,15 +155,14 @@ fn interleavings_of_subscribing_and_leaving() {
         let came: Vec<u32> = came.iter().map(|(value, _)| *value).collect();
         assert!(
             values.windows(came.len()).any(|run| run == came),
-            "{came:?} is no run of {values:?}"
+            "{came:?} is not a run of {values:?}"
         );
     });
 }
 
-/// The end of the streams against departures: what was done before it is heard, nothing twice, and
-/// nothing after.
+/// The end of the streams and concurrent departures: events before the end are received, none twice, and none after it.
 #[test]
-fn interleavings_of_shutdown() {
+fn shutdown_delivers_earlier_events_exactly_once() {
     explore(|| {
         let parts = Parts::new();
         let mut events = parts.subscribe();
@@ -192,9 +190,9 @@ fn interleavings_of_shutdown() {
     });
 }
 
-/// A full lossless subscriber: the sweeper stops, and what it was told of is what it read.
+/// A full lossless subscriber: the sweeper stops, and the subscriber receives exactly the expired entries.
 #[test]
-fn interleavings_of_a_full_subscriber() {
+fn full_lossless_subscriber_stops_the_sweeper() {
     explore(|| {
         let parts = Parts::new();
         let mut events = LosslessEvents::new(&parts.publisher, 2);
@@ -237,14 +235,14 @@ fn interleavings_of_a_full_subscriber() {
         assert_eq!(values.len() + parts.store.len(), 5);
         values.sort_by_key(|(value, _)| *value);
         values.dedup();
-        assert_eq!(values.len() + parts.store.len(), 5, "nothing is told twice");
+        assert_eq!(values.len() + parts.store.len(), 5, "no event is received twice");
     });
 }
 
-/// What is left of a shard moves to a smaller table, window by window, while others read, write and sweep: no entry is
-/// lost, and none is there twice.
+/// The entries of a shard move to a smaller table, window by window, during reads, writes and sweeps: no entry is lost,
+/// and none is duplicated.
 #[test]
-fn interleavings_of_a_move() {
+fn shrinking_table_neither_loses_nor_duplicates_entries() {
     let iterations = iterations() / 10;
     shuttle::check_random(
         || {
@@ -292,9 +290,9 @@ fn interleavings_of_a_move() {
     );
 }
 
-/// A sweeper that goes to rest, and a write of what dies before it would look again: one of them sees the other.
+/// A sweeper begins to rest during a write that expires within the rest: at least one of them notices the other.
 #[test]
-fn interleavings_of_a_rest_and_a_write() {
+fn write_wakes_a_sweeper_that_begins_to_rest() {
     explore(|| {
         let parts = Parts::new();
         parts.set(1, 0, 100);
@@ -306,6 +304,6 @@ fn interleavings_of_a_rest_and_a_write() {
         assert!(!rests || parts.store.journal().is_wake_requested());
         parts.store.disarm_wake_deadline();
         parts.store.set(2, 8, &parts.at(0), |_| parts.until(4));
-        assert!(!parts.store.journal().is_wake_requested(), "nobody rests");
+        assert!(!parts.store.journal().is_wake_requested(), "no sweeper rests");
     });
 }

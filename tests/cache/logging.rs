@@ -77,7 +77,7 @@ async fn the_sweeper_survives_a_drop_that_panics_and_says_so() {
     tokio::time::sleep(3 * SECOND).await;
     armed.store(false, Relaxed);
     assert_eq!(cache.len(), 0);
-    let errors = log.lines("the Drop of expired values panicked");
+    let errors = log.lines("drop of expired values panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(1, DropPanics(armed.clone()), SECOND).await;
@@ -118,7 +118,7 @@ async fn the_sweeper_survives_a_hash_that_panics_and_says_so() {
     tokio::time::sleep(10 * SECOND).await;
     armed.store(false, Relaxed);
     assert_eq!((cache.len(), cache.live_len()), (100, 100), "nothing is lost");
-    let errors = log.lines("the Hash of keys panicked");
+    let errors = log.lines("hash of keys panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(HashPanics(9_999, armed.clone()), 1, SECOND).await;

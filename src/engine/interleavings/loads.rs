@@ -1,4 +1,4 @@
-//! Those who wait for a load of one key, and those who write to it meanwhile.
+//! Waiters for a load of one key, and concurrent writes to it.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::engine::{
     store::{Flight, LoadLookup, LoadResult, Store, WaitOutcome},
 };
 
-/// One that asks for key 1, and may go at any point at which it waits or loads. Returns what it got.
+/// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
 fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
     let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.place(&1);
@@ -69,7 +69,7 @@ fn lead(
     running: &AtomicU32,
     gives_up: bool,
 ) -> Option<u32> {
-    assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+    assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
     thread::yield_now();
     running.fetch_sub(1, SeqCst);
     if gives_up {
@@ -82,9 +82,9 @@ fn lead(
     Some(value)
 }
 
-/// Whoever goes, nobody waits for ever, no two load at a time, and nothing is left of it.
+/// Whichever caller is cancelled, no other waits forever, no two load concurrently, and no waiter stays registered.
 #[test]
-fn interleavings_of_those_who_wait_for_a_load() {
+fn load_waiters_are_always_served_by_one_load_at_a_time() {
     explore(|| {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
@@ -95,13 +95,13 @@ fn interleavings_of_those_who_wait_for_a_load() {
         let got = asking.map(|asks| asks.join().unwrap());
         let stored = parts.store.get(&1, &parts.start);
         assert!(got.iter().flatten().all(|value| stored == Some(*value)), "{got:?} {stored:?}");
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// A write wins over what was being loaded, and who asks after it gets nothing older.
+/// A write takes precedence over a load in progress, and a call that begins after the write gets nothing older.
 #[test]
-fn interleavings_of_a_load_and_a_write() {
+fn write_takes_precedence_over_a_concurrent_load() {
     explore(|| {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
@@ -114,7 +114,7 @@ fn interleavings_of_a_load_and_a_write() {
         let writes = spawn(&parts, move |parts| {
             if removes {
                 parts.store.remove(&1, &parts.start, Cause::Removed);
-                // Loaded from then on: 30, or by one of the others after the write.
+                // The loaded value is 30, or that of another caller whose load began after the write.
                 return (ask(parts, 30, &later), None);
             }
             parts.store.set(1, 9, &parts.start, |_| Deadline::PERSISTENT);
@@ -125,17 +125,17 @@ fn interleavings_of_a_load_and_a_write() {
             asks.join().unwrap();
         }
         if written.is_some() {
-            assert_eq!(got, Some(9), "older than a write that it has seen");
-            assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load won");
+            assert_eq!(got, Some(9), "older than a write that came before the call");
+            assert_eq!(parts.store.get(&1, &parts.start), Some(9), "the load took precedence");
         }
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// Two who saw the same old value load it anew, and one writes what it has written to the origin: nothing older stays,
-/// no two load at a time, and who comes after a refresh that was kept leaves it.
+/// Two callers that saw the same old value refresh it, and a third writes through to the origin: no older value stays,
+/// no two load concurrently, and a caller that comes after a stored refresh does not load again.
 #[test]
-fn interleavings_of_refreshes_and_a_write() {
+fn write_takes_precedence_over_concurrent_refreshes() {
     explore(|| {
         let parts = Parts::new();
         let origin = Arc::new(AtomicU32::new(1));
@@ -148,7 +148,7 @@ fn interleavings_of_refreshes_and_a_write() {
             spawn(&parts, move |parts| {
                 let place = parts.store.place(&1);
                 let Some(flight) = parts.store.lead(place, &1, || 1, seen) else { return };
-                assert_eq!(running.fetch_add(1, SeqCst), 0, "two loads at a time");
+                assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
                 loads.fetch_add(1, SeqCst);
                 let value = origin.load(SeqCst);
                 thread::yield_now();
@@ -164,21 +164,22 @@ fn interleavings_of_refreshes_and_a_write() {
         let written = spawn(&parts, move |parts| {
             if writes {
                 origin.store(2, SeqCst);
-                // Now and then no later than what the others saw, so that they can't tell by that.
+                // Sometimes no later than the deadline that the refreshes saw, so that they cannot detect the write by
+                // it.
                 let until = shuttle::rand::thread_rng().gen_range(9..12);
                 parts.set(2, 5, until);
-                assert_eq!(parts.get(6), Some(2), "older than a write that it has seen");
+                assert_eq!(parts.get(6), Some(2), "older than a write that came before the call");
             }
         });
         refreshes.into_iter().for_each(|refresh| refresh.join().unwrap());
         written.join().unwrap();
         assert_eq!(parts.get(7), Some(if writes { 2 } else { 1 }));
         assert!(writes || loads.load(SeqCst) == 1, "loaded twice");
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }
 
-/// A clock that somebody puts forward.
+/// A clock that the test advances.
 struct Present(AtomicU64);
 
 impl Now for Present {
@@ -191,9 +192,9 @@ impl Now for Present {
     }
 }
 
-/// Who reads puts the death off of what another sees dead: one of them comes first.
+/// One reader postpones the idle deadline while others see it reached: one of them comes first, and the others agree.
 #[test]
-fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
+fn time_to_idle_hit_never_revives_a_value_seen_expired() {
     explore(|| {
         let store =
             Store::new(2, 0, FixedState::default()).with_time_to_idle(Duration::from_secs(10));
@@ -212,7 +213,7 @@ fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
                     false => store.peek(&1, present),
                 };
                 let second = store.get(&1, present);
-                assert!(first.is_some() || second.is_none(), "what was dead lives again");
+                assert!(first.is_some() || second.is_none(), "an expired value became live again");
             })
         });
         present.0.store(10, SeqCst);
@@ -223,9 +224,9 @@ fn interleavings_of_a_hit_that_puts_death_off_and_one_who_sees_it() {
     });
 }
 
-/// Those who wait for a value to come or to leave, and go.
+/// Waiters for the insert and for the departure of a value, some of which are cancelled.
 #[test]
-fn interleavings_of_those_who_wait_for_a_value() {
+fn insert_and_departure_waiters_are_woken_and_unregistered() {
     explore(|| {
         let parts = Parts::new();
         let place = parts.store.place(&1);
@@ -254,7 +255,7 @@ fn interleavings_of_those_who_wait_for_a_value() {
                 parts.store.leave_departure_waiters(place, &waiters);
             }
         });
-        // Until the one who waits has had its luck.
+        // Until the waiter has seen a value and its removal.
         let mut value = 0;
         while !done.load(SeqCst) {
             value += 1;
@@ -265,6 +266,6 @@ fn interleavings_of_those_who_wait_for_a_value() {
         }
         gone.join().unwrap();
         comes.join().unwrap();
-        assert!(!parts.store.has_waiters(), "what nobody waits for is kept");
+        assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }

@@ -1,4 +1,4 @@
-//! What the tests have in common: a cache without its handle, and how orders are tried.
+//! Shared parts of the tests: a cache without its handle, and the exploration of interleavings.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Repla
 
 pub(super) type Heard = (u32, Cause);
 
-/// A cache without its handle: the store and the streams, on a clock that is handed in.
+/// A cache without its handle: the store and the streams, at times that the test chooses.
 pub(super) struct Parts {
     pub(super) store: Store<u8, u32, foldhash::fast::FixedState>,
     pub(super) publisher: Arc<Publisher<u8, u32>>,
@@ -72,7 +72,7 @@ impl Parts {
         value
     }
 
-    /// Window by window, as the sweeper goes.
+    /// Sweeps window by window, as the sweeper does.
     pub(super) fn sweep(&self, now: u64) -> usize {
         let mut expired = 0;
         for shard in 0..self.store.shard_count() {
@@ -83,7 +83,7 @@ impl Parts {
                 let (room, mut dead) = (self.publisher.room(), Vec::new());
                 let lock_wait = match tries {
                     0 => LockWait::None,
-                    // One try with the gate closed: time is none of the things that shuttle tries.
+                    // One try with the gate closed. Shuttle does not model time, so a longer spin is no other case.
                     1 | 2 => LockWait::Spin(Duration::ZERO),
                     _ => LockWait::Wait,
                 };
@@ -104,13 +104,13 @@ impl Parts {
         expired
     }
 
-    /// What is resident: its value, whether dead or not.
+    /// Returns the resident value, expired or not.
     pub(super) fn resident(&self) -> Option<u32> {
         self.store.get(&1, &self.start)
     }
 }
 
-/// What has come by now.
+/// Returns the events received so far.
 pub(super) fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
     use futures_core::Stream;
     let mut heard = Vec::new();

@@ -1,4 +1,4 @@
-//! The streams alone: departures of two shards, whose values tell whether anybody still has them.
+//! The streams alone: departures from two shards, whose values show whether any part of the streams still holds them.
 
 use std::{
     pin::Pin,
@@ -25,12 +25,12 @@ struct Streams {
     journal: Arc<Journal<usize, Value>>,
     publisher: Arc<Publisher<usize, Value>>,
     clock: Clock,
-    /// Each its lock, and how many have left it.
+    /// For each shard its lock, and the number of departures from it.
     shards: [Mutex<u32>; 2],
     values: std::sync::Mutex<Vec<Weak<u32>>>,
 }
 
-/// The shard, the number in it and why it left.
+/// The shard, the number of the departure in it, and its cause.
 type Heard = (usize, u32, Cause);
 
 impl Streams {
@@ -46,7 +46,7 @@ impl Streams {
         LosslessEvents::new(&self.publisher, 100)
     }
 
-    /// The next of a shard leaves: by turns as removed and as replaced.
+    /// Records the next departure of a shard: alternately removed and replaced.
     fn leave(&self, shard: usize) {
         let mut number = self.shards[shard].lock().unwrap();
         let value = Arc::new(*number);
@@ -76,7 +76,7 @@ impl Wake for Wakes {
     }
 }
 
-/// What has come by now; at its end the stream waits, with this waker.
+/// Returns the events received so far; at their end the stream waits with this waker.
 fn heard(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Heard> {
     let waker = Waker::from(wakes.clone());
     let mut cx = Context::from_waker(&waker);
@@ -91,7 +91,7 @@ fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2
     [0, 1].map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.leave(shard))))
 }
 
-/// That what was heard of a shard are the numbers from one on, without a gap but for what `is_subscribed` not.
+/// Checks that the numbers received from each shard are consecutive, except for those that `is_subscribed` excludes.
 fn check_order(heard: &[Heard], is_subscribed: impl Fn(u32) -> bool, all: bool) {
     for shard in 0..2 {
         let numbers =
@@ -103,10 +103,10 @@ fn check_order(heard: &[Heard], is_subscribed: impl Fn(u32) -> bool, all: bool) 
     }
 }
 
-/// Two readers come to the last event at once while others leave: each hears all, once, in order; when both have
-/// read it, nothing is kept; and whoever waits while there is something was woken.
+/// Two readers of one channel reach the last event at the same time as new ones come: each receives all of them once,
+/// in order. When both have read an event, it is dropped; and a reader that waits while there is an event was woken.
 #[test]
-fn interleavings_of_two_readers_and_two_writers() {
+fn two_readers_receive_all_events_once_and_in_order() {
     explore(|| {
         let streams = Streams::new(100);
         let read = |streams: &Arc<Streams>| {
@@ -128,20 +128,20 @@ fn interleavings_of_two_readers_and_two_writers() {
         let ended = readers.map(|(mut events, wakes, _, mut all)| {
             let woken = wakes.0.load(SeqCst);
             let rest = heard(&mut events, &Arc::default());
-            assert!(rest.is_empty() || woken > 0, "it was left asleep: {rest:?}");
+            assert!(rest.is_empty() || woken > 0, "it was not woken for {rest:?}");
             all.extend(rest);
             assert_eq!(all.len(), 10);
             check_order(&all, |_| true, true);
             events
         });
-        assert_eq!(streams.kept_events(), 0, "all have read all");
+        assert_eq!(streams.kept_events(), 0, "both have read all events");
         drop(ended);
     });
 }
 
-/// One who waits is woken by the next, whatever crowd is writing.
+/// A reader that waits is woken by the next event, however many threads write.
 #[test]
-fn interleavings_of_waiting_in_a_crowd() {
+fn waiting_reader_is_woken_under_contention() {
     explore(|| {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
@@ -171,9 +171,10 @@ fn interleavings_of_waiting_in_a_crowd() {
     });
 }
 
-/// The same where departures gather already, and the last one comes just as the reader begins to wait.
+/// The same if departures are being collected in the journal already, and the last one comes as the reader begins to
+/// wait.
 #[test]
-fn interleavings_of_waiting_for_the_last_one() {
+fn waiting_reader_is_woken_by_the_last_event() {
     explore(|| {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
@@ -194,9 +195,10 @@ fn interleavings_of_waiting_for_the_last_one() {
     });
 }
 
-/// Who comes, narrows and goes while others leave: each hears its own, and takes nothing from others.
+/// Readers subscribe, limit their causes and leave during departures: each receives its own events, and others keep
+/// theirs.
 #[test]
-fn interleavings_of_narrowing() {
+fn only_affects_no_other_subscriber() {
     explore(|| {
         let streams = Streams::new(2);
         let mut witness = streams.lossless();
@@ -236,13 +238,13 @@ fn interleavings_of_narrowing() {
         let all = heard(&mut witness, &Arc::default());
         assert_eq!(all.len(), 8);
         check_order(&all, |_| true, true);
-        assert_eq!(streams.kept_events(), 0, "nobody will read them");
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }
 
-/// In a ring, what is heard and what is missed are all there were since it came, and no more is kept than it holds.
+/// In a ring, the received and the missed events are all events since the subscription, and no others are kept.
 #[test]
-fn interleavings_of_a_ring() {
+fn ring_reader_receives_or_misses_every_event() {
     explore(|| {
         let streams = Streams::new(2);
         let mut events = Events::new(&streams.publisher);
@@ -274,13 +276,13 @@ fn interleavings_of_a_ring() {
             let numbers: Vec<u32> = numbers.map(|(_, number, _)| *number).collect();
             assert!(numbers.is_sorted_by(|a, b| a < b), "{all:?}");
         }
-        assert_eq!(streams.kept_events(), 0, "all is read or missed");
+        assert_eq!(streams.kept_events(), 0, "each is read or missed");
     });
 }
 
-/// The last subscriber goes, or the streams end, while a crowd writes: nothing is kept for nobody.
+/// The last subscriber leaves, or the streams end, during writes: no event is kept without a reader.
 #[test]
-fn interleavings_of_the_last_one_leaving() {
+fn no_event_is_kept_after_the_last_subscriber_left() {
     explore(|| {
         let streams = Streams::new(2);
         let events = streams.lossless();
@@ -300,13 +302,14 @@ fn interleavings_of_the_last_one_leaving() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         goes.join().unwrap();
         ends.join().unwrap();
-        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }
 
-/// The same where departures gather already, and the last one comes just as the last subscriber goes.
+/// The same if departures are being collected in the journal already, and the last one comes as the last subscriber
+/// leaves.
 #[test]
-fn interleavings_of_leaving_as_the_last_one_comes() {
+fn no_event_is_kept_if_the_last_subscriber_leaves_during_a_write() {
     explore(|| {
         let streams = Streams::new(100);
         let events = streams.lossless();
@@ -316,6 +319,6 @@ fn interleavings_of_leaving_as_the_last_one_comes() {
         let writer = spawn(&streams, |streams| streams.leave(0));
         writer.join().unwrap();
         goes.join().unwrap();
-        assert_eq!(streams.kept_events(), 0, "nobody will ever read them");
+        assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }

@@ -195,7 +195,7 @@ fn follow() {
             // Checked before the export, so that the last values of the last object are still exported.
             let is_followed = registry().is_followed();
             if catch_unwind(AssertUnwindSafe(publish)).is_err() {
-                tracing::error!("a recorder of metrics panicked");
+                tracing::error!("metrics recorder panicked");
             }
             if !is_followed {
                 break;
@@ -204,7 +204,7 @@ fn follow() {
         }
     };
     if let Err(error) = thread::Builder::new().name("fleeting-metrics".into()).spawn(follow) {
-        tracing::error!(%error, "there is no thread to tell metrics");
+        tracing::error!(%error, "failed to spawn the metrics thread");
         registry().is_followed = false;
     }
 }

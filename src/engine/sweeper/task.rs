@@ -141,7 +141,7 @@ pub(super) async fn run<K, V, S>(
                 cache = cache.name(),
                 sweeps = cuts,
                 budget = cache.sweep().budget,
-                "sweeps are cut by their budget: dead values leave late"
+                "sweeps exceed their budget, expired entries are removed late"
             );
         }
     }
@@ -212,7 +212,7 @@ where
         let step =
             catch_unwind(AssertUnwindSafe(|| self.span.clone().in_scope(|| self.step(cache))));
         step.unwrap_or_else(|_| {
-            tracing::error!(cache = cache.name(), "a sweep panicked; the next one goes on");
+            tracing::error!(cache = cache.name(), "sweep panicked, the next sweep continues");
             Step::Done
         })
     }
@@ -312,7 +312,7 @@ where
         cache.publisher.flush();
         let panicked = panics::drop_all(self.dead.drain(..));
         if panicked > 0 {
-            tracing::error!(cache = cache.name(), panicked, "the Drop of expired values panicked");
+            tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
         }
         self.report.looked_at += look.looked_at as u64;
         self.report.expired += look.expired as u64;
@@ -373,7 +373,7 @@ where
         tracing::error!(
             cache = cache.name(),
             unhashed,
-            "the Hash of keys panicked as a table moved"
+            "hash of keys panicked while a table was resized"
         );
     }
     shrunk
