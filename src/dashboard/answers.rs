@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::sampler::{Sample, Sampler};
-use crate::engine::{metrics::look, ttl::Ttl};
+use crate::engine::{metrics::read_all, ttl::Ttl};
 
 /// Content security policy: the page runs only its own script and style, connects only to its own server, and cannot be
 /// embedded in a frame.
@@ -36,7 +36,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 
 /// Duration of a stream, after which the page requests it again. An endless response would delay a graceful shutdown,
 /// which waits for all responses.
-const STREAM: Duration = Duration::from_secs(10);
+const STREAM_DURATION: Duration = Duration::from_secs(10);
 
 type Fields = [(HeaderName, &'static str); 5];
 
@@ -65,11 +65,15 @@ pub(super) async fn figures(State(sampler): State<Arc<Sampler>>) -> impl IntoRes
 
 /// Streams all current metrics and their history, and then each sample.
 pub(super) async fn stream(State(sampler): State<Arc<Sampler>>) -> impl IntoResponse {
-    let watched =
-        Watched { samples: sampler.follow(), sampler, seen: None, end: Instant::now() + STREAM };
+    let stream_state = SampleStream {
+        samples: sampler.subscribe(),
+        sampler,
+        seen: None,
+        end: Instant::now() + STREAM_DURATION,
+    };
     // Asks nginx and others not to buffer the response, which would delay each sample.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
-    (unbuffered, Sse::new(watched.events()).keep_alive(KeepAlive::default()))
+    (unbuffered, Sse::new(stream_state.events()).keep_alive(KeepAlive::default()))
 }
 
 #[derive(Deserialize)]
@@ -81,9 +85,12 @@ pub(super) struct Search {
 /// Returns the TTL of a key in the cache called `name`.
 pub(super) async fn ttl(body: Bytes) -> Response {
     let Ok(Search { name, key }) = serde_json::from_slice(&body) else {
-        return refuse(StatusCode::BAD_REQUEST, "invalid search, expected {\"name\": .., \"key\": ..}");
+        return refuse(
+            StatusCode::BAD_REQUEST,
+            "invalid search, expected {\"name\": .., \"key\": ..}",
+        );
     };
-    let found = look().into_iter().filter(|reading| reading.name == name);
+    let found = read_all().into_iter().filter(|reading| reading.name == name);
     let sources = found.flat_map(|reading| reading.sources);
     let mut sources = sources.filter(|source| source.may_be_searched()).peekable();
     if sources.peek().is_none() {
@@ -105,7 +112,7 @@ pub(super) async fn ttl(body: Bytes) -> Response {
     (fields("application/json"), answer.to_string()).into_response()
 }
 
-struct Watched {
+struct SampleStream {
     sampler: Arc<Sampler>,
     samples: watch::Receiver<Sample>,
     /// The number of the last sample that was sent.
@@ -113,11 +120,11 @@ struct Watched {
     end: Instant,
 }
 
-impl Watched {
+impl SampleStream {
     fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        stream::unfold(self, |mut watched| async {
-            let event = watched.next().await?;
-            Some((Ok(event), watched))
+        stream::unfold(self, |mut stream_state| async {
+            let event = stream_state.next().await?;
+            Some((Ok(event), stream_state))
         })
     }
 

@@ -74,7 +74,7 @@ pub(super) struct Levels {
     overflow: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<f64>,
-    /// Whether the page may search for the TTL of a key.
+    /// True if the page may search for the TTL of a key.
     searchable: bool,
 }
 

@@ -18,11 +18,11 @@ use tokio::sync::watch;
 
 use super::{
     groups::Group,
-    track::{Tracks, Whole},
+    track::{GroupWithHistory, Tracks},
 };
-use crate::engine::metrics::look;
+use crate::engine::metrics::read_all;
 
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 static SHARED: Mutex<Weak<Sampler>> = Mutex::new(Weak::new());
 
@@ -65,7 +65,7 @@ impl Sampler {
         });
         *shared = Arc::downgrade(&sampler);
         drop(shared);
-        follow(Arc::downgrade(&sampler));
+        spawn_sampler(Arc::downgrade(&sampler));
         sampler
     }
 
@@ -73,16 +73,16 @@ impl Sampler {
     pub(super) fn all(&self) -> (u64, String) {
         let tracks = self.tracks();
         let number = tracks.number();
-        (number, self.write(number, tracks.all().collect::<Vec<Whole<'_>>>()))
+        (number, self.write(number, tracks.all().collect::<Vec<GroupWithHistory<'_>>>()))
     }
 
     /// Subscribes to the samples from now on.
-    pub(super) fn follow(&self) -> watch::Receiver<Sample> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<Sample> {
         self.live.subscribe()
     }
 
     fn sample(&self, elapsed: Duration) {
-        let readings = look();
+        let readings = read_all();
         let groups: Vec<_> = readings.iter().filter_map(Group::read).collect();
         // Before the lock is taken: this may be the last handle of a cache, and its drop runs user code.
         drop(readings);
@@ -96,7 +96,7 @@ impl Sampler {
     }
 
     fn write(&self, number: u64, groups: impl Serialize) -> String {
-        let every_ms = EVERY.as_millis() as u64;
+        let every_ms = INTERVAL.as_millis() as u64;
         let version = env!("CARGO_PKG_VERSION");
         let message = Message { boot: &self.boot, number, every_ms, version, groups };
         serde_json::to_string(&message).expect("numbers and texts can be written as JSON")
@@ -108,8 +108,8 @@ impl Sampler {
 }
 
 /// Starts the thread, which samples until the sampler is dropped.
-fn follow(sampler: Weak<Sampler>) {
-    let follow = move || {
+fn spawn_sampler(sampler: Weak<Sampler>) {
+    let sample = move || {
         let mut last = Instant::now();
         while let Some(sampler) = sampler.upgrade() {
             let now = Instant::now();
@@ -119,10 +119,10 @@ fn follow(sampler: Weak<Sampler>) {
                 tracing::error!("drop of a value panicked while the dashboard read its cache");
             }
             drop(sampler);
-            thread::sleep(EVERY.saturating_sub(now.elapsed()));
+            thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
         }
     };
-    if let Err(error) = thread::Builder::new().name("fleeting-dashboard".into()).spawn(follow) {
+    if let Err(error) = thread::Builder::new().name("fleeting-dashboard".into()).spawn(sample) {
         tracing::error!(%error, "failed to spawn the dashboard thread");
     }
 }

@@ -80,7 +80,7 @@ struct History {
 
 /// Current values of a group.
 #[derive(Serialize)]
-pub(super) struct Present<'a> {
+pub(super) struct CurrentGroup<'a> {
     kind: Kind,
     name: &'a str,
     counts: &'a Counts,
@@ -92,9 +92,9 @@ pub(super) struct Present<'a> {
 
 /// Current values of a group, and their history.
 #[derive(Serialize)]
-pub(super) struct Whole<'a> {
+pub(super) struct GroupWithHistory<'a> {
     #[serde(flatten)]
-    present: Present<'a>,
+    current: CurrentGroup<'a>,
     history: &'a History,
 }
 
@@ -118,13 +118,13 @@ impl Tracks {
         self.number += 1;
     }
 
-    pub(super) fn now(&self) -> impl Iterator<Item = Present<'_>> {
-        self.groups.iter().map(|((kind, name), track)| track.present(*kind, name))
+    pub(super) fn now(&self) -> impl Iterator<Item = CurrentGroup<'_>> {
+        self.groups.iter().map(|((kind, name), track)| track.current(*kind, name))
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = Whole<'_>> {
-        self.groups.iter().map(|((kind, name), track)| Whole {
-            present: track.present(*kind, name),
+    pub(super) fn all(&self) -> impl Iterator<Item = GroupWithHistory<'_>> {
+        self.groups.iter().map(|((kind, name), track)| GroupWithHistory {
+            current: track.current(*kind, name),
             history: &track.history,
         })
     }
@@ -177,9 +177,9 @@ impl Track {
         self.now = now;
     }
 
-    fn present<'a>(&'a self, kind: Kind, name: &'a str) -> Present<'a> {
+    fn current<'a>(&'a self, kind: Kind, name: &'a str) -> CurrentGroup<'a> {
         let Self { now: counts, levels, denied_keys, rates, recent, .. } = self;
-        Present { kind, name, counts, levels, rates, recent, denied_keys }
+        CurrentGroup { kind, name, counts, levels, rates, recent, denied_keys }
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Clock {
     source: Source,
 }
 
-/// Where a clock reads the time.
+/// Source of the readings of a clock.
 #[derive(Clone, Debug)]
 enum Source {
     /// The clock of this runtime, which may be paused. Also used for readings outside of the runtime.

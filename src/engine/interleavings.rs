@@ -9,7 +9,7 @@ mod streams;
 
 use shuttle::{rand::Rng, thread};
 
-use self::parts::{ALL, Parts, explore, heard, iterations, spawn};
+use self::parts::{ALL, Parts, drain, explore, iterations, spawn};
 use crate::engine::{
     event::{Cause, LosslessEvents},
     store::{LockWait, Store},
@@ -29,11 +29,15 @@ fn get_ex_and_sweep_never_both_take_effect() {
         let read = read.join().unwrap();
         match refreshed {
             Some(value) => {
-                assert_eq!((value, swept, heard(&mut events)), (1, 0, vec![]));
-                assert_eq!((parts.get(99), read), (Some(1), Some(1)), "expired by its old deadline");
+                assert_eq!((value, swept, drain(&mut events)), (1, 0, vec![]));
+                assert_eq!(
+                    (parts.get(99), read),
+                    (Some(1), Some(1)),
+                    "expired by its old deadline"
+                );
             }
             None => {
-                assert_eq!(heard(&mut events), [(1, Cause::Expired)]);
+                assert_eq!(drain(&mut events), [(1, Cause::Expired)]);
                 assert_eq!((swept, parts.resident()), (1, None));
             }
         }
@@ -56,7 +60,7 @@ fn expired_value_is_published_once_and_before_its_successor() {
         assert!(matches!(read.join().unwrap(), None | Some(2)));
         sweep.join().unwrap();
         assert_eq!(write.join().unwrap(), Some(2));
-        assert_eq!(heard(&mut events), [(1, Cause::Expired), (2, Cause::Removed)]);
+        assert_eq!(drain(&mut events), [(1, Cause::Expired), (2, Cause::Removed)]);
     });
 }
 
@@ -97,21 +101,22 @@ fn events_of_one_key_have_the_order_of_its_values() {
             after.extend(a);
             left.extend(l);
         }
-        let heard = heard(&mut events);
-        let mut chain: Vec<u32> = heard.iter().map(|(value, _)| *value).collect();
+        let received = drain(&mut events);
+        let mut chain: Vec<u32> = received.iter().map(|(value, _)| *value).collect();
         chain.extend(parts.resident());
         let mut all = chain.clone();
         all.sort_unstable();
         set.sort_unstable();
-        assert_eq!(all, set, "each value is published once or resident: {heard:?}");
+        assert_eq!(all, set, "each value is published once or resident: {received:?}");
         for (old, new) in after {
             let at = chain.iter().position(|value| *value == old).unwrap();
-            assert_eq!(heard[at], (old, Cause::Replaced));
-            assert_eq!(chain[at + 1], new, "{old} was replaced by {new}: {heard:?}");
+            assert_eq!(received[at], (old, Cause::Replaced));
+            assert_eq!(chain[at + 1], new, "{old} was replaced by {new}: {received:?}");
         }
         for value in left {
-            let reported = heard.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
-            assert!(reported, "{value} was removed: {heard:?}");
+            let reported =
+                received.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
+            assert!(reported, "{value} was removed: {received:?}");
         }
     });
 }
@@ -128,13 +133,13 @@ fn subscriber_receives_each_event_once_while_others_come_and_leave() {
             parts.store.set(2, 7, &parts.at(0), |_| parts.until(9));
             parts.store.remove(&2, &parts.at(0), Cause::Removed);
             parts.publisher.flush();
-            let heard = heard(&mut events);
-            assert_eq!(heard.iter().filter(|(value, _)| *value == 7).count(), 1, "{heard:?}");
-            heard
+            let received = drain(&mut events);
+            assert_eq!(received.iter().filter(|(value, _)| *value == 7).count(), 1, "{received:?}");
+            received
         });
         let leaves = spawn(&parts, |parts| {
             let mut events = parts.subscribe();
-            drop(heard(&mut events));
+            drop(drain(&mut events));
             drop(events);
             drop(parts.subscribe());
         });
@@ -147,7 +152,7 @@ fn subscriber_receives_each_event_once_while_others_come_and_leave() {
         let came = comes.join().unwrap();
         leaves.join().unwrap();
         departs.join().unwrap();
-        let all = heard(&mut witness);
+        let all = drain(&mut witness);
         let mut values: Vec<u32> =
             all.iter().map(|(value, _)| *value).filter(|v| *v != 7).collect();
         assert_eq!(values, [0, 1, 2]);
@@ -179,13 +184,13 @@ fn shutdown_delivers_earlier_events_exactly_once() {
             parts.sweep(10);
             parts.publisher.close();
         });
-        let late = spawn(&parts, |parts| drop(heard(&mut parts.subscribe())));
+        let late = spawn(&parts, |parts| drop(drain(&mut parts.subscribe())));
         departs.join().unwrap();
         shutdown.join().unwrap();
         late.join().unwrap();
-        let heard = heard(&mut events);
-        assert_eq!(heard[0], (1, Cause::Removed));
-        assert!(matches!(heard[1..], [] | [(2, Cause::Expired)]), "{heard:?}");
+        let received = drain(&mut events);
+        assert_eq!(received[0], (1, Cause::Removed));
+        assert!(matches!(received[1..], [] | [(2, Cause::Expired)]), "{received:?}");
         assert_eq!(parts.resident(), None);
     });
 }
@@ -201,15 +206,15 @@ fn full_lossless_subscriber_stops_the_sweeper() {
         }
         let sweeps = spawn(&parts, |parts| {
             for _ in 0..3 {
-                let mut begin_shard_pass =
+                let mut shard_pass =
                     Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 for shard in 0..2 {
-                    begin_shard_pass.shard = shard;
+                    shard_pass.shard = shard;
                     let (room, mut dead) = (parts.publisher.room(), vec![]);
                     let all = |buckets| buckets;
                     let store = &parts.store;
                     store.sweep_windows(
-                        &mut begin_shard_pass,
+                        &mut shard_pass,
                         all,
                         &parts.at(10),
                         room,
@@ -217,21 +222,20 @@ fn full_lossless_subscriber_stops_the_sweeper() {
                         &mut dead,
                     );
                     parts.publisher.flush();
-                    begin_shard_pass =
-                        Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
+                    shard_pass = Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(0);
                 }
             }
         });
         let reads = spawn(&parts, move |_| {
-            let mut values = heard(&mut events);
+            let mut values = drain(&mut events);
             thread::yield_now();
-            values.extend(heard(&mut events));
+            values.extend(drain(&mut events));
             (events, values)
         });
         sweeps.join().unwrap();
         let (mut events, mut values) = reads.join().unwrap();
         assert_eq!(parts.publisher.overflow(), 0, "only writers go beyond the capacity");
-        values.extend(heard(&mut events));
+        values.extend(drain(&mut events));
         assert_eq!(values.len() + parts.store.len(), 5);
         values.sort_by_key(|(value, _)| *value);
         values.dedup();

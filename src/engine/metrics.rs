@@ -26,7 +26,7 @@ pub(crate) use self::{
 #[cfg(feature = "dashboard")]
 pub(crate) use self::{
     reading::Reading,
-    registry::look,
+    registry::read_all,
     source::{DeniedKey, KeyName},
 };
 

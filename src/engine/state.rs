@@ -36,7 +36,7 @@ pub(crate) struct SharedState<K, V, S> {
     name: String,
     random: Mutex<SmallRng>,
     paused: AtomicBool,
-    sweeps: Mutex<Sweeps>,
+    sweeps: Mutex<SweepTotals>,
     /// Durations of the sweeps.
     #[cfg(feature = "metrics")]
     sweep_times: Mutex<Histogram>,
@@ -56,13 +56,13 @@ pub(crate) type Inspect<K> = Arc<dyn Fn(&str) -> Option<K> + Send + Sync>;
 #[derive(Default)]
 struct SweeperTask {
     handle: Option<JoinHandle<()>>,
-    /// Whether the cache has ended, so that no other task may be started.
+    /// True if the cache has ended, so that no other task may be started.
     ended: bool,
 }
 
 /// Totals of all sweeps.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Sweeps {
+pub(crate) struct SweepTotals {
     pub(crate) count: u64,
     pub(crate) total: SweepReport,
     pub(crate) last: Option<SweepReport>,
@@ -77,21 +77,21 @@ where
     pub(crate) fn expire_shard(&self, shard: usize) {
         self.store.remove_tagged_of(shard, &self.clock);
         self.publisher.flush();
-        let mut dead = Vec::new();
-        let mut begin_shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
-        while !begin_shard_pass.is_done() {
+        let mut unrecorded = Vec::new();
+        let mut shard_pass = Store::<K, V, S>::begin_shard_pass(shard);
+        while !shard_pass.is_done() {
             let all = |buckets| buckets;
             let (clock, wait) = (&self.clock, LockWait::Wait);
             self.store.sweep_windows(
-                &mut begin_shard_pass,
+                &mut shard_pass,
                 all,
                 clock,
                 usize::MAX,
                 wait,
-                &mut dead,
+                &mut unrecorded,
             );
             self.publisher.flush();
-            panics::drop_all(dead.drain(..));
+            panics::drop_all(unrecorded.drain(..));
         }
     }
 }
@@ -163,7 +163,7 @@ impl<K, V, S> SharedState<K, V, S> {
         lock(&self.random)
     }
 
-    pub(crate) fn sweeps(&self) -> Sweeps {
+    pub(crate) fn sweeps(&self) -> SweepTotals {
         *lock(&self.sweeps)
     }
 
@@ -188,7 +188,7 @@ impl<K, V, S> SharedState<K, V, S> {
 
     /// Applies new settings and replaces the sweeper task by the one that `start` returns; returns the old task. After
     /// the [end](Self::end_task), no task is started.
-    pub(crate) fn exchange_task(
+    pub(crate) fn replace_task(
         &self,
         sweep: Sweep,
         start: impl FnOnce() -> Option<JoinHandle<()>>,

@@ -41,13 +41,13 @@ async fn a_warning_when_the_budget_cuts_several_sweeps_in_a_row() {
     let sweep = Sweep::default().every(Duration::from_millis(1)).budget(1e-9);
     let cache: Cache<u32, u32> = Cache::builder().name("busy").sweep(sweep).build();
     // On a busy machine, until three in a row had something to do.
-    while cache.stats().sweeps < 20 || log.lines("cut by their budget").is_empty() {
+    while cache.stats().sweeps < 20 || log.lines("exceed their budget").is_empty() {
         for key in 0..1_000 {
             cache.set_ex(key, key, Duration::ZERO).await;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let warnings = log.lines("cut by their budget");
+    let warnings = log.lines("exceed their budget");
     let sweeps = cache.stats().sweeps as usize;
     assert!(warnings.len() <= sweeps / 3, "not at every sweep: {} in {sweeps}", warnings.len());
     assert!(warnings[0].contains("WARN"), "{}", warnings[0]);

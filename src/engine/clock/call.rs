@@ -16,7 +16,7 @@ pub(crate) struct CallTime<'a> {
     /// Reading of the coarse clock, or a little more, when the call was first seen to begin; zero if the duration of
     /// the call is not tracked.
     coarse: Cell<u64>,
-    /// Whether the duration of the call is tracked.
+    /// True if the duration of the call is tracked.
     may_be_long: bool,
 }
 
@@ -80,7 +80,7 @@ impl Now for CallTime<'_> {
             self.coarse.set(self.clock.coarse());
         }
         let latest = self.clock.unless_dead(deadline)?;
-        let had_died = self.begin.get().is_some_and(|begin| deadline.is_dead(begin));
-        (!had_died).then_some(latest)
+        let had_expired = self.begin.get().is_some_and(|begin| deadline.is_dead(begin));
+        (!had_expired).then_some(latest)
     }
 }

@@ -1,7 +1,7 @@
 //! Detects whether Tokio was compiled with its feature `test-util`. Cargo does not expose the features of a dependency,
 //! so this is derived from Tokio's exports.
 
-/// Whether Tokio was compiled with `test-util`, so that its clock may be paused.
+/// True if Tokio was compiled with `test-util`, so that its clock may be paused.
 pub(super) const TEST_UTIL: bool = {
     // The glob import shadows the `pause` below if and only if Tokio exports one.
     #[allow(unused_imports)]

@@ -34,9 +34,9 @@ pub(super) struct Channel<K, V> {
     at_end: usize,
     readers: Slab<Reader>,
     /// Wakers of the readers that wait for an event.
-    armed: Slab<Waker>,
-    /// Number of times that `armed` was emptied. A reader's index into `armed` is valid for one round only.
-    round: u64,
+    wakers: Slab<Waker>,
+    /// Number of times that `wakers` was emptied. A reader's index into `wakers` is valid for one waker_round only.
+    waker_round: u64,
     /// The reader with the least free capacity, and the event number up to which it has capacity; `None` if unknown.
     fullest: Option<(usize, u64)>,
     /// Events pushed out of the ring before a reader had read them, counted once per reader.
@@ -48,7 +48,7 @@ pub(super) struct Channel<K, V> {
 struct Slot<K, V> {
     event: QueuedEvent<K, V>,
     /// Number of readers that read this event next.
-    standing: usize,
+    next_readers: usize,
 }
 
 struct Reader {
@@ -59,14 +59,14 @@ struct Reader {
     missed: u64,
     /// Number of unread events from which on the reader delays the sweeper. Unused in a ring.
     capacity: u64,
-    /// Round and index of its waker in `armed`.
-    armed: Option<(u64, usize)>,
+    /// Round and index of its waker in `wakers`.
+    waker_key: Option<(u64, usize)>,
 }
 
 /// Result of reading: an event, or the number of missed events.
 pub(super) struct Found<K, V> {
     pub(super) item: Result<QueuedEvent<K, V>, Lagged>,
-    /// Whether exactly this read freed half of the reader's capacity.
+    /// True if exactly this read freed half of the reader's capacity.
     pub(super) half_free: bool,
 }
 
@@ -86,8 +86,8 @@ impl<K, V> Channel<K, V> {
             first: FIRST,
             at_end: 0,
             readers: Slab::new(),
-            armed: Slab::new(),
-            round: 0,
+            wakers: Slab::new(),
+            waker_round: 0,
             fullest: None,
             #[cfg(feature = "metrics")]
             missed: 0,
@@ -108,7 +108,7 @@ impl<K, V> Channel<K, V> {
     }
 
     pub(super) fn is_awaited(&self) -> bool {
-        !self.armed.is_empty()
+        !self.wakers.is_empty()
     }
 
     pub(super) fn readers(&self) -> usize {
@@ -130,13 +130,13 @@ impl<K, V> Channel<K, V> {
         unread.truncate(behind.saturating_sub(self.events.len()));
         self.first -= unread.len() as u64;
         for event in unread.into_iter().rev() {
-            self.events.push_front(Slot { event, standing: 0 });
+            self.events.push_front(Slot { event, next_readers: 0 });
         }
         let index = self.events.len() - behind;
-        *self.standing(index) += 1;
+        *self.readers_at(index) += 1;
         self.fullest = None;
         let next = self.first + index as u64;
-        self.readers.insert(Reader { next, missed, capacity, armed: None })
+        self.readers.insert(Reader { next, missed, capacity, waker_key: None })
     }
 
     /// Copies the state of a reader that moves to a channel of fewer `causes`.
@@ -157,20 +157,20 @@ impl<K, V> Channel<K, V> {
         ReaderTransfer { unread, missed: missed + self.first.saturating_sub(next), capacity }
     }
 
-    /// Removes a reader and returns its waker. Events without a remaining reader go to `gone`, to be dropped after
+    /// Removes a reader and returns its waker. Events without a remaining reader go to `discarded`, to be dropped after
     /// unlock.
     pub(super) fn leave(
         &mut self,
         reader: usize,
-        gone: &mut impl Extend<QueuedEvent<K, V>>,
+        discarded: &mut impl Extend<QueuedEvent<K, V>>,
     ) -> Option<Waker> {
         let reader = self.readers.remove(reader);
-        *self.standing(self.index(&reader)) -= 1;
+        *self.readers_at(self.index(&reader)) -= 1;
         self.fullest = None;
-        while self.events.get_mut(0).is_some_and(|slot| slot.standing == 0) {
-            gone.extend(self.pop().map(|slot| slot.event));
+        while self.events.get_mut(0).is_some_and(|slot| slot.next_readers == 0) {
+            discarded.extend(self.pop().map(|slot| slot.event));
         }
-        self.place_in_armed(&reader).map(|place| self.armed.remove(place))
+        self.waker_index(&reader).map(|index| self.wakers.remove(index))
     }
 
     /// Appends an event and takes the wakers of all waiting readers. Returns the event pushed out of the ring, if any.
@@ -182,14 +182,14 @@ impl<K, V> Channel<K, V> {
         self.take_wakers(wakers);
         let is_full = self.ring.is_some_and(|ring| self.events.len() as u64 >= ring);
         let oldest = if is_full { self.pop() } else { None };
-        let standing = mem::take(&mut self.at_end);
-        self.events.push_back(Slot { event, standing });
+        let next_readers = mem::take(&mut self.at_end);
+        self.events.push_back(Slot { event, next_readers });
         let oldest = oldest?;
         // Readers of the event pushed out have missed it, and continue with the new first event.
-        *self.standing(0) += oldest.standing;
+        *self.readers_at(0) += oldest.next_readers;
         #[cfg(feature = "metrics")]
         {
-            self.missed += oldest.standing as u64;
+            self.missed += oldest.next_readers as u64;
         }
         Some(oldest.event)
     }
@@ -199,9 +199,9 @@ impl<K, V> Channel<K, V> {
     }
 
     pub(super) fn take_wakers(&mut self, wakers: &mut Wakers) {
-        if !self.armed.is_empty() {
-            self.round += 1;
-            wakers.extend(self.armed.drain());
+        if !self.wakers.is_empty() {
+            self.waker_round += 1;
+            wakers.extend(self.wakers.drain());
         }
     }
 
@@ -218,9 +218,9 @@ impl<K, V> Channel<K, V> {
         let slot = self.events.get_mut(index)?;
         reader.next += 1;
         let half_free = unread as u64 - 1 == reader.capacity / 2;
-        slot.standing -= 1;
-        let was_last = index == 0 && slot.standing == 0;
-        *self.standing(index + 1) += 1;
+        slot.next_readers -= 1;
+        let was_last = index == 0 && slot.next_readers == 0;
+        *self.readers_at(index + 1) += 1;
         let event = match was_last {
             true => self.pop()?.event,
             false => QueuedEvent::Event(self.events.get_mut(index)?.event.share(clock)),
@@ -231,16 +231,16 @@ impl<K, V> Channel<K, V> {
 
     /// Returns whether `waker` wakes the same task as the registered waker of the reader.
     pub(super) fn will_wake(&self, reader: usize, waker: &Waker) -> bool {
-        let place = self.place_in_armed(&self.readers[reader]);
-        place.is_some_and(|place| self.armed[place].will_wake(waker))
+        let index = self.waker_index(&self.readers[reader]);
+        index.is_some_and(|index| self.wakers[index].will_wake(waker))
     }
 
     /// Registers the waker of a reader for the next event; returns the previous waker.
     pub(super) fn arm(&mut self, reader: usize, waker: Waker) -> Option<Waker> {
-        if let Some(place) = self.place_in_armed(&self.readers[reader]) {
-            return Some(mem::replace(&mut self.armed[place], waker));
+        if let Some(index) = self.waker_index(&self.readers[reader]) {
+            return Some(mem::replace(&mut self.wakers[index], waker));
         }
-        self.readers[reader].armed = Some((self.round, self.armed.insert(waker)));
+        self.readers[reader].waker_key = Some((self.waker_round, self.wakers.insert(waker)));
         None
     }
 
@@ -287,15 +287,18 @@ impl<K, V> Channel<K, V> {
     }
 
     /// Returns the number of readers at a position.
-    fn standing(&mut self, index: usize) -> &mut usize {
+    fn readers_at(&mut self, index: usize) -> &mut usize {
         match self.events.get_mut(index) {
-            Some(slot) => &mut slot.standing,
+            Some(slot) => &mut slot.next_readers,
             None => &mut self.at_end,
         }
     }
 
-    fn place_in_armed(&self, reader: &Reader) -> Option<usize> {
-        reader.armed.filter(|(round, _)| *round == self.round).map(|(_, place)| place)
+    fn waker_index(&self, reader: &Reader) -> Option<usize> {
+        reader
+            .waker_key
+            .filter(|(waker_round, _)| *waker_round == self.waker_round)
+            .map(|(_, index)| index)
     }
 
     /// Removes the first event. The caller must count its readers at another position.

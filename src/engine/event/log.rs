@@ -32,7 +32,7 @@ pub(super) struct Log<K, V> {
     ring: u64,
     /// Buffer for departures taken from the journal; kept for its allocation.
     taken: Taken<K, V>,
-    /// Whether the sweeper waits for capacity.
+    /// True while the sweeper waits for capacity.
     held_back: bool,
     closed: bool,
     /// Lag of the published events: the time from an entry's deadline to the detection of its expiry.
@@ -45,7 +45,7 @@ pub(super) struct Log<K, V> {
 
 /// Identifies a subscriber: its channel, and the reader in it.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ReaderId {
     channel: usize,
     reader: usize,
 }
@@ -54,14 +54,14 @@ pub(super) struct Place {
 pub(super) struct AfterUnlock<K, V> {
     pub(super) wakers: Wakers,
     /// Waker of a subscriber that was removed while it waited.
-    unarmed: Option<Waker>,
+    removed_waker: Option<Waker>,
     /// Events that no subscriber will read.
-    gone: SmallVec<[QueuedEvent<K, V>; 1]>,
+    discarded: SmallVec<[QueuedEvent<K, V>; 1]>,
     /// Departure waiters to notify.
     notifications: Vec<PendingNotification<K, V>>,
     /// A channel whose last reader was removed.
-    left: Option<Channel<K, V>>,
-    /// Whether to wake the sweeper, which waits for capacity.
+    removed_channel: Option<Channel<K, V>>,
+    /// True to wake the sweeper, which waits for capacity.
     pub(super) resumes_sweeper: bool,
 }
 
@@ -99,7 +99,7 @@ impl<K, V> Log<K, V> {
             let waiters = departure.waiters.take();
             let cause = departure.cause.bit();
             let channels = channels.iter_mut().map(|(_, channel)| channel);
-            let mut hear = channels.filter(|channel| channel.causes() & cause != 0);
+            let mut subscribed = channels.filter(|channel| channel.causes() & cause != 0);
             #[cfg(feature = "metrics")]
             let lag = departure.lag();
             let mut event = QueuedEvent::Departure(departure);
@@ -107,12 +107,12 @@ impl<K, V> Log<K, V> {
                 let (waiters, key) = *waiters;
                 after.notifications.push((waiters, key, event.share(clock)));
             }
-            let Some(first) = hear.next().filter(|_| !*closed) else {
-                return after.gone.push(event);
+            let Some(first) = subscribed.next().filter(|_| !*closed) else {
+                return after.discarded.push(event);
             };
             #[cfg(feature = "metrics")]
             lag.into_iter().for_each(|lag| lags.record(lag));
-            for channel in hear {
+            for channel in subscribed {
                 let same = QueuedEvent::Event(event.share(clock));
                 after.push(channel, same);
             }
@@ -121,38 +121,39 @@ impl<K, V> Log<K, V> {
     }
 
     /// Adds a subscriber of these causes; without a capacity, it is not lossless.
-    pub(super) fn join(&mut self, causes: u8, lossless: Option<usize>) -> Place {
+    pub(super) fn join(&mut self, causes: u8, lossless: Option<usize>) -> ReaderId {
         let channel = self.channel(causes, lossless.is_some());
         let reader = self.channels[channel].join(lossless.unwrap_or(0) as u64);
-        Place { channel, reader }
+        ReaderId { channel, reader }
     }
 
     /// Limits a subscriber to `causes`, as if it had not subscribed to any others since its last read.
     pub(super) fn narrow(
         &mut self,
-        place: &mut Place,
+        reader_id: &mut ReaderId,
         causes: u8,
         clock: &Clock,
         after: &mut AfterUnlock<K, V>,
     ) {
-        let wide = &mut self.channels[place.channel];
+        let wide = &mut self.channels[reader_id.channel];
         let causes = wide.causes() & causes;
         if causes == wide.causes() {
             return;
         }
-        let (transfer, lossless) = (wide.detach(place.reader, causes, clock), wide.is_lossless());
+        let (transfer, lossless) =
+            (wide.detach(reader_id.reader, causes, clock), wide.is_lossless());
         let channel = self.channel(causes, lossless);
         let reader = self.channels[channel].attach(transfer);
         // The waker moves along: a waiting task is not polled, and would miss the events of its new channel.
-        if let Some(waker) = self.take_out(*place, after) {
+        if let Some(waker) = self.remove_reader(*reader_id, after) {
             self.channels[channel].arm(reader, waker);
         }
-        *place = Place { channel, reader };
+        *reader_id = ReaderId { channel, reader };
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
-    pub(super) fn leave(&mut self, place: Place, after: &mut AfterUnlock<K, V>) {
-        after.unarmed = self.take_out(place, after);
+    pub(super) fn leave(&mut self, reader_id: ReaderId, after: &mut AfterUnlock<K, V>) {
+        after.removed_waker = self.remove_reader(reader_id, after);
         after.resumes_sweeper |= self.resumes_sweeper();
     }
 
@@ -160,12 +161,12 @@ impl<K, V> Log<K, V> {
     /// ended, and `None` if there is no unread event.
     pub(super) fn read(
         &mut self,
-        place: Place,
+        reader_id: ReaderId,
         clock: &Clock,
         after: &mut AfterUnlock<K, V>,
     ) -> Option<Option<Result<QueuedEvent<K, V>, Lagged>>> {
-        let channel = &mut self.channels[place.channel];
-        let Some(Found { item, half_free }) = channel.read(place.reader, clock) else {
+        let channel = &mut self.channels[reader_id.channel];
+        let Some(Found { item, half_free }) = channel.read(reader_id.reader, clock) else {
             return self.closed.then_some(None);
         };
         // `is_half_free` visits all readers, so it is only called if this read may have changed its result.
@@ -175,22 +176,22 @@ impl<K, V> Log<K, V> {
         Some(Some(item))
     }
 
-    pub(super) fn unread(&self, place: Place) -> u64 {
-        self.channels[place.channel].unread(place.reader)
+    pub(super) fn unread(&self, reader_id: ReaderId) -> u64 {
+        self.channels[reader_id.channel].unread(reader_id.reader)
     }
 
-    pub(super) fn causes_at(&self, place: Place) -> u8 {
-        self.channels[place.channel].causes()
+    pub(super) fn causes_of(&self, reader_id: ReaderId) -> u8 {
+        self.channels[reader_id.channel].causes()
     }
 
     /// Returns whether `waker` wakes the same task as the registered waker of the subscriber.
-    pub(super) fn will_wake(&self, place: Place, waker: &Waker) -> bool {
-        self.channels[place.channel].will_wake(place.reader, waker)
+    pub(super) fn will_wake(&self, reader_id: ReaderId, waker: &Waker) -> bool {
+        self.channels[reader_id.channel].will_wake(reader_id.reader, waker)
     }
 
     /// Registers the waker of a subscriber for the next event; returns the previous waker.
-    pub(super) fn arm(&mut self, place: Place, waker: Waker) -> Option<Waker> {
-        self.channels[place.channel].arm(place.reader, waker)
+    pub(super) fn arm(&mut self, reader_id: ReaderId, waker: Waker) -> Option<Waker> {
+        self.channels[reader_id.channel].arm(reader_id.reader, waker)
     }
 
     /// Ends the streams; events already in them can still be read.
@@ -206,9 +207,9 @@ impl<K, V> Log<K, V> {
         if self.closed {
             return (0, 0);
         }
-        self.channels.iter().fold((0, 0), |(heard, awaited), (_, channel)| {
+        self.channels.iter().fold((0, 0), |(subscribed, awaited), (_, channel)| {
             let causes = channel.causes();
-            (heard | causes, awaited | if channel.is_awaited() { causes } else { 0 })
+            (subscribed | causes, awaited | if channel.is_awaited() { causes } else { 0 })
         })
     }
 
@@ -265,27 +266,31 @@ impl<K, V> Log<K, V> {
     /// Returns the channel of these causes, creating it if needed.
     fn channel(&mut self, causes: u8, lossless: bool) -> usize {
         let mut channels = self.channels.iter();
-        let it = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
-        match it {
+        let found = channels.find(|(_, it)| it.causes() == causes && it.is_lossless() == lossless);
+        match found {
             Some((channel, _)) => channel,
             None => self.channels.insert(Channel::new(causes, (!lossless).then_some(self.ring))),
         }
     }
 
-    fn take_out(&mut self, place: Place, after: &mut AfterUnlock<K, V>) -> Option<Waker> {
-        let channel = &mut self.channels[place.channel];
+    fn remove_reader(
+        &mut self,
+        reader_id: ReaderId,
+        after: &mut AfterUnlock<K, V>,
+    ) -> Option<Waker> {
+        let channel = &mut self.channels[reader_id.channel];
         if channel.readers() > 1 {
-            return channel.leave(place.reader, &mut after.gone);
+            return channel.leave(reader_id.reader, &mut after.discarded);
         }
         // The last reader: the whole channel is dropped after unlock, and not event by event here, under the lock.
-        let mut channel = self.channels.remove(place.channel);
+        let mut channel = self.channels.remove(reader_id.channel);
         #[cfg(feature = "metrics")]
         {
             self.missed += channel.missed();
         }
         let mut waker = Wakers::new();
         channel.take_wakers(&mut waker);
-        after.left = Some(channel);
+        after.removed_channel = Some(channel);
         waker.pop()
     }
 }
@@ -294,10 +299,10 @@ impl<K, V> AfterUnlock<K, V> {
     pub(super) fn new() -> Self {
         Self {
             wakers: Wakers::new(),
-            unarmed: None,
-            gone: SmallVec::new(),
+            removed_waker: None,
+            discarded: SmallVec::new(),
             notifications: Vec::new(),
-            left: None,
+            removed_channel: None,
             resumes_sweeper: false,
         }
     }
@@ -306,7 +311,7 @@ impl<K, V> AfterUnlock<K, V> {
         let oldest = channel.push(event, &mut self.wakers);
         // Under the lock, so only if dropping an event runs no user code.
         if needs_drop::<(K, V)>() {
-            self.gone.extend(oldest);
+            self.discarded.extend(oldest);
         }
     }
 
@@ -320,10 +325,10 @@ impl<K, V> AfterUnlock<K, V> {
             let _ = catch_unwind(AssertUnwindSafe(|| waiters.tell(event)));
             panics::drop_all([key]);
         }
-        panics::drop_all(self.unarmed);
+        panics::drop_all(self.removed_waker);
         if needs_drop::<(K, V)>() {
-            panics::drop_all(self.gone);
-            panics::drop_all(self.left.into_iter().flat_map(Channel::into_events));
+            panics::drop_all(self.discarded);
+            panics::drop_all(self.removed_channel.into_iter().flat_map(Channel::into_events));
         }
     }
 }

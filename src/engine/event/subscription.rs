@@ -8,7 +8,7 @@ use std::{
 use tokio::task::coop;
 
 use super::{
-    log::Place,
+    log::ReaderId,
     publisher::{Item, PollResult, Publisher},
 };
 use crate::engine::panics;
@@ -16,7 +16,7 @@ use crate::engine::panics;
 /// A reader of the log.
 pub(super) struct Subscription<K, V> {
     publisher: Arc<Publisher<K, V>>,
-    place: Place,
+    reader_id: ReaderId,
 }
 
 impl<K, V> Subscription<K, V> {
@@ -26,17 +26,17 @@ impl<K, V> Subscription<K, V> {
         causes: u8,
         lossless: Option<usize>,
     ) -> Self {
-        let place = publisher.subscribe(causes, lossless);
-        Self { publisher: publisher.clone(), place }
+        let reader_id = publisher.subscribe(causes, lossless);
+        Self { publisher: publisher.clone(), reader_id }
     }
 
     pub(super) fn only(mut self, causes: u8) -> Self {
-        self.publisher.narrow(&mut self.place, causes);
+        self.publisher.narrow(&mut self.reader_id, causes);
         self
     }
 
     pub(super) fn unread(&self) -> u64 {
-        self.publisher.change(|log, _| log.unread(self.place))
+        self.publisher.with_log(|log, _| log.unread(self.reader_id))
     }
 
     /// Polls for the next event. If it is pending, no event was consumed; if the task's budget is used up, the log was
@@ -46,9 +46,9 @@ impl<K, V> Subscription<K, V> {
         // Cloned only if the task must wait, and outside of the log's lock, like its drop: a waker is user code.
         let mut waker = None;
         loop {
-            match self.publisher.look(self.place, cx.waker(), &mut waker) {
-                PollResult::Unarmed => waker = Some(cx.waker().clone()),
-                PollResult::Waits => {
+            match self.publisher.poll_read(self.reader_id, cx.waker(), &mut waker) {
+                PollResult::NeedsWaker => waker = Some(cx.waker().clone()),
+                PollResult::Pending => {
                     panics::drop_all(waker);
                     return Poll::Pending;
                 }
@@ -65,6 +65,6 @@ impl<K, V> Subscription<K, V> {
 
 impl<K, V> Drop for Subscription<K, V> {
     fn drop(&mut self) {
-        self.publisher.unsubscribe(self.place);
+        self.publisher.unsubscribe(self.reader_id);
     }
 }

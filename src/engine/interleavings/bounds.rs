@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shuttle::rand::Rng;
 
-use super::{ALL, Parts, explore, heard, spawn};
+use super::{ALL, Parts, drain, explore, spawn};
 use crate::engine::{
     event::{Cause, Publisher},
     store::{Store, Weigher},
@@ -65,7 +65,7 @@ fn bound_holds_after_concurrent_writes() {
             resident.iter().map(|value| if weighs { u64::from(value % 3) } else { 1 }).sum();
         assert_eq!(parts.store.weight(), weight, "the counted weight is that of the entries");
         assert!(weight <= limit, "{weight} of {limit}");
-        let mut all: Vec<u32> = heard(&mut events).into_iter().map(|(value, _)| value).collect();
+        let mut all: Vec<u32> = drain(&mut events).into_iter().map(|(value, _)| value).collect();
         all.extend(resident);
         all.sort_unstable();
         set.sort_unstable();

@@ -19,8 +19,8 @@ use crate::engine::{
 };
 
 /// Loads key 1 through single flight; may be cancelled wherever it waits or loads. Returns its result.
-fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
-    let gives_up = || shuttle::rand::thread_rng().gen_bool(0.3);
+fn get_or_load(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
+    let is_cancelled = || shuttle::rand::thread_rng().gen_bool(0.3);
     let place = parts.store.place(&1);
     loop {
         let (flight, started_at_version) =
@@ -28,7 +28,7 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                 LoadLookup::Live(value) => return Some(value),
                 LoadLookup::Leader(flight) => (flight, 0),
                 LoadLookup::Follower(flight, joined) => {
-                    if gives_up() {
+                    if is_cancelled() {
                         parts.store.leave_load(place, &flight);
                         return None;
                     }
@@ -55,24 +55,24 @@ fn ask(parts: &Parts, value: u32, running: &AtomicU32) -> Option<u32> {
                     }
                 }
             };
-        let loaded = lead(parts, &flight, started_at_version, value, running, gives_up());
+        let loaded = run_load(parts, &flight, started_at_version, value, running, is_cancelled());
         parts.store.leave_load(place, &flight);
         return loaded;
     }
 }
 
-fn lead(
+fn run_load(
     parts: &Parts,
     flight: &Flight<u32>,
     started_at_version: u32,
     value: u32,
     running: &AtomicU32,
-    gives_up: bool,
+    is_cancelled: bool,
 ) -> Option<u32> {
     assert_eq!(running.fetch_add(1, SeqCst), 0, "two concurrent loads");
     thread::yield_now();
     running.fetch_sub(1, SeqCst);
-    if gives_up {
+    if is_cancelled {
         flight.abandon();
         return None;
     }
@@ -82,17 +82,17 @@ fn lead(
     Some(value)
 }
 
-/// Whichever caller is cancelled, no other waits forever, no two load concurrently, and no waiter stays registered.
+/// No caller waits forever if others are cancelled, no two callers load concurrently, and no waiter stays registered.
 #[test]
 fn load_waiters_are_always_served_by_one_load_at_a_time() {
     explore(|| {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
-        let asking = [10, 20, 30].map(|value| {
+        let calls = [10, 20, 30].map(|value| {
             let running = running.clone();
-            spawn(&parts, move |parts| ask(parts, value, &running))
+            spawn(&parts, move |parts| get_or_load(parts, value, &running))
         });
-        let got = asking.map(|asks| asks.join().unwrap());
+        let got = calls.map(|call| call.join().unwrap());
         let stored = parts.store.get(&1, &parts.start);
         assert!(got.iter().flatten().all(|value| stored == Some(*value)), "{got:?} {stored:?}");
         assert!(!parts.store.has_waiters(), "waiters stayed registered");
@@ -106,23 +106,23 @@ fn write_takes_precedence_over_a_concurrent_load() {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
         let removes = shuttle::rand::thread_rng().gen_bool(0.5);
-        let asks = [10, 20].map(|value| {
+        let call = [10, 20].map(|value| {
             let running = running.clone();
-            spawn(&parts, move |parts| ask(parts, value, &running))
+            spawn(&parts, move |parts| get_or_load(parts, value, &running))
         });
         let later = running.clone();
         let writes = spawn(&parts, move |parts| {
             if removes {
                 parts.store.remove(&1, &parts.start, Cause::Removed);
                 // The loaded value is 30, or that of another caller whose load began after the write.
-                return (ask(parts, 30, &later), None);
+                return (get_or_load(parts, 30, &later), None);
             }
             parts.store.set(1, 9, &parts.start, |_| Deadline::PERSISTENT);
-            (ask(parts, 30, &later), Some(9))
+            (get_or_load(parts, 30, &later), Some(9))
         });
         let (got, written) = writes.join().unwrap();
-        for asks in asks {
-            asks.join().unwrap();
+        for call in call {
+            call.join().unwrap();
         }
         if written.is_some() {
             assert_eq!(got, Some(9), "older than a write that came before the call");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use shuttle::rand::Rng;
 
-use super::{Parts, bounds::bounded, explore, heard, spawn};
+use super::{Parts, bounds::bounded, drain, explore, spawn};
 use crate::engine::event::Cause;
 
 impl Parts {
@@ -64,7 +64,7 @@ fn set_many_and_remove_many_publish_each_value_once() {
             set.extend(its);
             removed += took;
         }
-        let reported = heard(&mut events);
+        let reported = drain(&mut events);
         let of_cause = reported.iter().filter(|(_, cause)| *cause == Cause::Removed).count();
         assert_eq!(of_cause, removed);
         let mut chain: Vec<u32> = reported.into_iter().map(|(value, _)| value).collect();
@@ -74,7 +74,11 @@ fn set_many_and_remove_many_publish_each_value_once() {
         }
         let place: HashMap<u32, usize> =
             chain.iter().enumerate().map(|(place, value)| (*value, place)).collect();
-        assert_eq!((chain.len(), place.len()), (set.len(), set.len()), "each published or resident");
+        assert_eq!(
+            (chain.len(), place.len()),
+            (set.len(), set.len()),
+            "each published or resident"
+        );
         for (key, value) in &set {
             let later = |(k, v): &&(u8, u32)| k == key && v / 10 == value / 10 && v > value;
             if let Some((_, next)) = set.iter().find(later) {

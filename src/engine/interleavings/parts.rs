@@ -16,7 +16,7 @@ use crate::engine::{
 
 pub(super) const ALL: [Cause; 3] = [Cause::Expired, Cause::Removed, Cause::Replaced];
 
-pub(super) type Heard = (u32, Cause);
+pub(super) type Received = (u32, Cause);
 
 /// A cache without its handle: the store and the streams, at times that the test chooses.
 pub(super) struct Parts {
@@ -76,10 +76,10 @@ impl Parts {
     pub(super) fn sweep(&self, now: u64) -> usize {
         let mut expired = 0;
         for shard in 0..self.store.shard_count() {
-            let mut begin_shard_pass =
+            let mut shard_pass =
                 Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(shard);
             let mut tries = 0;
-            while !begin_shard_pass.is_done() {
+            while !shard_pass.is_done() {
                 let (room, mut dead) = (self.publisher.room(), Vec::new());
                 let lock_wait = match tries {
                     0 => LockWait::None,
@@ -89,7 +89,7 @@ impl Parts {
                 };
                 let (all, now) = (|buckets| buckets, self.at(now));
                 let look = self.store.sweep_windows(
-                    &mut begin_shard_pass,
+                    &mut shard_pass,
                     all,
                     &now,
                     room,
@@ -111,15 +111,15 @@ impl Parts {
 }
 
 /// Returns the events received so far.
-pub(super) fn heard(events: &mut LosslessEvents<u8, u32>) -> Vec<Heard> {
+pub(super) fn drain(events: &mut LosslessEvents<u8, u32>) -> Vec<Received> {
     use futures_core::Stream;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut cx = Context::from_waker(Waker::noop());
     while let Poll::Ready(Some(event)) = std::pin::Pin::new(&mut *events).poll_next(&mut cx) {
         let Event { value, cause, .. } = *event;
-        heard.push((value, cause));
+        received.push((value, cause));
     }
-    heard
+    received
 }
 
 pub(super) fn explore(test: impl Fn() + Send + Sync + 'static) {

@@ -31,7 +31,7 @@ struct Streams {
 }
 
 /// The shard, the number of the departure in it, and its cause.
-type Heard = (usize, u32, Cause);
+type Received = (usize, u32, Cause);
 
 impl Streams {
     fn new(ring: usize) -> Arc<Self> {
@@ -77,14 +77,14 @@ impl Wake for Wakes {
 }
 
 /// Returns the events received so far; at their end the stream waits with this waker.
-fn heard(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Heard> {
+fn drain(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<Received> {
     let waker = Waker::from(wakes.clone());
     let mut cx = Context::from_waker(&waker);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     while let Poll::Ready(Some(event)) = Pin::new(&mut *events).poll_next(&mut cx) {
-        heard.push((event.key, *event.value, event.cause));
+        received.push((event.key, *event.value, event.cause));
     }
-    heard
+    received
 }
 
 fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
@@ -92,14 +92,14 @@ fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2
 }
 
 /// Checks that the numbers received from each shard are consecutive, except for those that `is_subscribed` excludes.
-fn check_order(heard: &[Heard], is_subscribed: impl Fn(u32) -> bool, all: bool) {
+fn check_order(received: &[Received], is_subscribed: impl Fn(u32) -> bool, all: bool) {
     for shard in 0..2 {
         let numbers =
-            heard.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
+            received.iter().filter(|(from, ..)| *from == shard).map(|(_, number, _)| *number);
         let numbers: Vec<u32> = numbers.collect();
         let Some(first) = numbers.first().copied() else { continue };
         let expected = (if all { 0 } else { first }..).filter(|number| is_subscribed(*number));
-        assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{heard:?}");
+        assert!(expected.take(numbers.len()).eq(numbers.iter().copied()), "{received:?}");
     }
 }
 
@@ -113,10 +113,10 @@ fn two_readers_receive_all_events_once_and_in_order() {
             let mut events = streams.lossless();
             spawn(streams, move |_| {
                 let wakes = Arc::default();
-                let mut all = heard(&mut events, &wakes);
+                let mut all = drain(&mut events, &wakes);
                 thread::yield_now();
                 let before = wakes.0.load(SeqCst);
-                let more = heard(&mut events, &wakes);
+                let more = drain(&mut events, &wakes);
                 all.extend(more);
                 (events, wakes, before, all)
             })
@@ -127,7 +127,7 @@ fn two_readers_receive_all_events_once_and_in_order() {
         let readers = readers.map(|reader| reader.join().unwrap());
         let ended = readers.map(|(mut events, wakes, _, mut all)| {
             let woken = wakes.0.load(SeqCst);
-            let rest = heard(&mut events, &Arc::default());
+            let rest = drain(&mut events, &Arc::default());
             assert!(rest.is_empty() || woken > 0, "it was not woken for {rest:?}");
             all.extend(rest);
             assert_eq!(all.len(), 10);
@@ -149,21 +149,21 @@ fn waiting_reader_is_woken_under_contention() {
             let mut all = Vec::new();
             for _ in 0..4 {
                 let wakes = Arc::default();
-                all.extend(heard(&mut events, &wakes));
+                all.extend(drain(&mut events, &wakes));
                 thread::yield_now();
                 if all.len() < 12 && wakes.0.load(SeqCst) == 0 {
                     return (events, wakes, all);
                 }
             }
             let wakes = Arc::default();
-            all.extend(heard(&mut events, &wakes));
+            all.extend(drain(&mut events, &wakes));
             (events, wakes, all)
         });
         let writers = leave_all(&streams, 6);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let (mut events, wakes, mut all) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
-        let rest = heard(&mut events, &Arc::default());
+        let rest = drain(&mut events, &Arc::default());
         assert!(rest.is_empty() || woken == 1, "woken {woken} times for {rest:?}");
         all.extend(rest);
         assert_eq!(all.len(), 12);
@@ -180,10 +180,10 @@ fn waiting_reader_is_woken_by_the_last_event() {
         let mut events = streams.lossless();
         streams.journal.note_contention();
         streams.leave(0);
-        assert_eq!(heard(&mut events, &Arc::default()).len(), 1);
+        assert_eq!(drain(&mut events, &Arc::default()).len(), 1);
         let reader = spawn(&streams, move |_| {
             let wakes = Arc::default();
-            let all = heard(&mut events, &wakes);
+            let all = drain(&mut events, &wakes);
             (events, wakes, all.len())
         });
         let writer = spawn(&streams, |streams| streams.leave(0));
@@ -191,7 +191,7 @@ fn waiting_reader_is_woken_by_the_last_event() {
         let (mut events, wakes, read) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
         assert_eq!((read, woken), if read == 1 { (1, 0) } else { (0, 1) });
-        assert_eq!(heard(&mut events, &wakes).len(), 1 - read);
+        assert_eq!(drain(&mut events, &wakes).len(), 1 - read);
     });
 }
 
@@ -220,8 +220,8 @@ fn only_affects_no_other_subscriber() {
             }
             let mut late = wide.only([Cause::Replaced]);
             thread::yield_now();
-            all.extend(heard(&mut late, &Arc::default()));
-            let early = heard(&mut early, &Arc::default());
+            all.extend(drain(&mut late, &Arc::default()));
+            let early = drain(&mut early, &Arc::default());
             (early, all)
         });
         let goes = spawn(&streams, |streams| {
@@ -235,7 +235,7 @@ fn only_affects_no_other_subscriber() {
         goes.join().unwrap();
         check_order(&early, is_subscribed, false);
         check_order(&late, is_subscribed, false);
-        let all = heard(&mut witness, &Arc::default());
+        let all = drain(&mut witness, &Arc::default());
         assert_eq!(all.len(), 8);
         check_order(&all, |_| true, true);
         assert_eq!(streams.kept_events(), 0, "no reader is left for them");

@@ -12,7 +12,7 @@ static ENDED: Condvar = Condvar::new();
 
 thread_local! {
     /// Number of turns of this thread. It is above 1 if a recorder publishes while it is being called.
-    static OWN: Cell<usize> = const { Cell::new(0) };
+    static TURNS_OF_THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Turns in progress.
@@ -29,7 +29,7 @@ pub(super) struct ExportTurn {
 impl ExportTurn {
     /// Takes the next turn. The caller still holds the read lock, so turns have the order of reads.
     pub(super) fn new() -> Self {
-        OWN.set(OWN.get() + 1);
+        TURNS_OF_THREAD.set(TURNS_OF_THREAD.get() + 1);
         let mut export_order = export_order();
         let id = export_order.next;
         export_order.next += 1;
@@ -42,7 +42,7 @@ impl ExportTurn {
     /// Returns immediately if this thread already has a turn, because a recorder publishes while it is being called: it
     /// would wait for itself.
     pub(super) fn wait_for_earlier(&self) {
-        if OWN.get() == 1 {
+        if TURNS_OF_THREAD.get() == 1 {
             let is_earlier = |export_order: &mut ExportOrder| {
                 export_order.ids.first().is_some_and(|id| *id < self.id)
             };
@@ -54,7 +54,7 @@ impl ExportTurn {
 
 impl Drop for ExportTurn {
     fn drop(&mut self) {
-        OWN.set(OWN.get() - 1);
+        TURNS_OF_THREAD.set(TURNS_OF_THREAD.get() - 1);
         export_order().ids.remove(&self.id);
         ENDED.notify_all();
     }

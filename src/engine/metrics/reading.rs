@@ -26,7 +26,7 @@ impl Reading {
 
     /// Returns the count of a series, summed over its labels; `None` if the kind has no such series.
     pub(crate) fn count(&self, series: &str) -> Option<u64> {
-        let counts = self.of(series).filter_map(|(_, figure)| match figure {
+        let counts = self.of(series).filter_map(|(_, value)| match value {
             MetricValue::Count(count) => Some(*count),
             _ => None,
         });
@@ -35,21 +35,21 @@ impl Reading {
 
     /// Returns the count of the series with this label.
     pub(crate) fn count_of(&self, series: &str, label: &str) -> Option<u64> {
-        self.of(series).find_map(|(series, figure)| match figure {
+        self.of(series).find_map(|(series, value)| match value {
             MetricValue::Count(count) if series.has_label(label) => Some(*count),
             _ => None,
         })
     }
 
     pub(crate) fn level(&self, series: &str) -> Option<f64> {
-        self.of(series).find_map(|(_, figure)| match figure {
+        self.of(series).find_map(|(_, value)| match value {
             MetricValue::Level(level) => Some(*level),
             _ => None,
         })
     }
 
     pub(crate) fn histogram(&self, series: &str) -> Option<&Histogram> {
-        self.of(series).find_map(|(_, figure)| match figure {
+        self.of(series).find_map(|(_, value)| match value {
             MetricValue::Histogram(histogram) => Some(histogram),
             _ => None,
         })

@@ -63,7 +63,7 @@ impl Series {
     }
 
     /// Registers the series and its description with a recorder.
-    pub(super) fn introduce(&self, key: &Key, recorder: &dyn Recorder) -> Handle {
+    pub(super) fn register(&self, key: &Key, recorder: &dyn Recorder) -> Handle {
         let unit = self.name.contains("_seconds").then_some(Unit::Seconds);
         let (name, help) = (self.name.into(), self.help.into());
         match self.kind {

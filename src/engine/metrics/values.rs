@@ -37,7 +37,7 @@ impl MetricValues {
 
     /// Replaces the values by newer ones. A count never decreases: a sum of several counters that are read one by one
     /// may seem to.
-    pub(super) fn renew(&mut self, mut now: MetricValues) {
+    pub(super) fn replace_by(&mut self, mut now: MetricValues) {
         for (now, before) in now.0.iter_mut().zip(&self.0) {
             if let (MetricValue::Count(now), MetricValue::Count(before)) = (now, before) {
                 *now = (*now).max(*before);
@@ -66,32 +66,32 @@ impl MetricValues {
 
     /// Resets what does not outlive the object: its levels.
     pub(super) fn end(&mut self) {
-        for figure in &mut self.0 {
-            if let MetricValue::Level(level) = figure {
+        for value in &mut self.0 {
+            if let MetricValue::Level(level) = value {
                 *level = 0.0;
             }
         }
     }
 
-    /// Gives a recorder the increase since the values `given`, or everything if that is empty.
+    /// Gives a recorder the increase since the values `exported`, or everything if that is empty.
     ///
     /// Uses only the calls that every recorder implements: some ignore `absolute` and `record_many`.
-    pub(super) fn tell(&self, given: &MetricValues, handles: &[Handle]) {
-        for (index, (figure, handle)) in self.0.iter().zip(handles).enumerate() {
-            match (figure, handle, given.0.get(index)) {
-                (MetricValue::Count(count), Handle::Counter(counter), given) => {
+    pub(super) fn export(&self, exported: &MetricValues, handles: &[Handle]) {
+        for (index, (value, handle)) in self.0.iter().zip(handles).enumerate() {
+            match (value, handle, exported.0.get(index)) {
+                (MetricValue::Count(count), Handle::Counter(counter), exported) => {
                     let before =
-                        if let Some(MetricValue::Count(before)) = given { *before } else { 0 };
+                        if let Some(MetricValue::Count(before)) = exported { *before } else { 0 };
                     // Also zero, the first time, so that the series exists.
-                    if *count > before || given.is_none() {
+                    if *count > before || exported.is_none() {
                         counter.increment(count.saturating_sub(before));
                     }
                 }
                 (MetricValue::Level(level), Handle::Gauge(gauge), _) => gauge.set(*level),
-                (MetricValue::Histogram(histogram), Handle::Histogram(handle), given) => {
+                (MetricValue::Histogram(histogram), Handle::Histogram(handle), exported) => {
                     let nothing = Histogram::new();
-                    let before = if let Some(MetricValue::Histogram(given)) = given {
-                        given
+                    let before = if let Some(MetricValue::Histogram(exported)) = exported {
+                        exported
                     } else {
                         &nothing
                     };

@@ -20,9 +20,9 @@ pub struct SweepReport {
     /// Working time of the sweep, without yields to the runtime and waits for subscribers.
     #[cfg_attr(feature = "serde", serde(serialize_with = "seconds::duration"))]
     pub elapsed: Duration,
-    /// Whether the sweep would have repeated, but had used its budget.
+    /// True if the sweep would have repeated, but had used its budget.
     pub out_of_budget: bool,
-    /// Whether a full lossless subscriber delayed the sweep: expired entries stay in memory until it reads.
+    /// True if a full lossless subscriber delayed the sweep: expired entries stay in memory until it reads.
     pub held_back: bool,
 }
 

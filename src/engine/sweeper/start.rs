@@ -44,7 +44,7 @@ where
     let sweeper =
         interval.map(|interval| run(Arc::downgrade(shared), shared.publisher.clone(), interval));
     let start = || sweeper.map(|task| spawn(&shared.runtime, "sweeper", shared.name(), task));
-    if let Some(before) = shared.exchange_task(sweep, start) {
+    if let Some(before) = shared.replace_task(sweep, start) {
         // Not awaited, because its runtime may not be driven. If both tasks sweep for a moment, the shard locks keep
         // them apart.
         before.abort();

@@ -22,35 +22,35 @@ use crate::engine::{
 };
 
 /// Number of times that a locked shard is retried before the sweeper closes the shard's gate to new readers.
-const TRIES: u32 = 3;
+const TRIES_BEFORE_GATE: u32 = 3;
 
 /// First and longest time to spin for such a shard. The sweeper never blocks, because its worker has other tasks to
 /// run.
 const FIRST_SPIN: Duration = Duration::from_micros(50);
-const LONGEST_SPIN: Duration = Duration::from_micros(3_200);
+const MAX_SPIN: Duration = Duration::from_micros(3_200);
 
 /// Work between two yields to the runtime, in examined entries: about 100 µs. A yield may wake a second worker, which
 /// costs 10 µs.
 const YIELD_AFTER: u64 = 8_192;
 
 /// Cost of an entry that expires (it is moved, published and dropped) or moves to another table, in examined entries.
-const MOVE_COSTS: u64 = 16;
+const MOVE_COST: u64 = 16;
 
 /// Number of steps of the tag purge between two yields.
-const TAGGED_AT_ONCE: usize = 16;
+const TAG_PURGE_STEPS: usize = 16;
 
 /// Number of shards that a tick checks for shrinking; it stops at the first one that shrinks. Checking all shards would
 /// be most of the cost of a tick without due entries.
-const LOOKS_AT_SPARSE: usize = 8;
+const SHRINK_CHECKS_PER_TICK: usize = 8;
 
 /// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. By
 /// then, the memory of removed entries has usually been returned. A resting cache costs a tenth of the ticks (measured:
 /// `docs/sweep.md`, idle caches).
 const TICKS_BEFORE_REST: u32 = 300;
-const TICKS_OF_REST: u32 = 10;
+const REST_TICKS: u32 = 10;
 
 /// Number of consecutive sweeps over budget before a warning is logged.
-const CUTS_BEFORE_WARNING: u32 = 3;
+const SWEEPS_BEFORE_WARNING: u32 = 3;
 
 /// A sweep in progress. It holds nothing of the cache between two steps.
 pub(crate) struct SweepRun<K, V> {
@@ -60,17 +60,17 @@ pub(crate) struct SweepRun<K, V> {
     /// Number of entries moved to another table. They count as work, but not as examined.
     moved: u64,
     /// Purge of entries whose tag was removed; it runs before the first pass.
-    tagged: Option<TagPurge>,
+    tag_purge: Option<TagPurge>,
     /// Shards that the current pass has not finished, with the number of times that each was found locked.
-    todo: VecDeque<(ShardPass, u32)>,
+    pending: VecDeque<(ShardPass, u32)>,
     /// Examined and expired entries of the report when the current pass began.
-    at_pass: (u64, u64),
+    pass_start: (u64, u64),
     /// Kept for its allocation; empty between two steps.
-    dead: Vec<Departure<K, V>>,
+    unrecorded: Vec<Departure<K, V>>,
     span: Span,
 }
 
-/// What the driver of a sweep does next.
+/// Next action of the driver of a sweep.
 pub(crate) enum Step {
     /// Yield to the runtime, then continue.
     Yield,
@@ -89,7 +89,7 @@ pub(super) async fn run<K, V, S>(
     V: Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    let mut cuts = 0;
+    let mut over_budget = 0;
     let mut next_to_shrink = 0;
     let mut idle_ticks = 0;
     let mut departures = 0;
@@ -124,7 +124,7 @@ pub(super) async fn run<K, V, S>(
         // After the sweep, when the number of remaining entries is known.
         let Some(cache) = shared.upgrade() else { return };
         let count = cache.store.shard_count();
-        for _ in 0..LOOKS_AT_SPARSE.min(count) {
+        for _ in 0..SHRINK_CHECKS_PER_TICK.min(count) {
             let shard = next_to_shrink;
             next_to_shrink = (shard + 1) % count;
             if shrink(&cache, shard) {
@@ -135,11 +135,11 @@ pub(super) async fn run<K, V, S>(
         let before = replace(&mut departures, cache.store.counts().departures());
         let is_idle = report.looked_at < YIELD_AFTER && departures == before;
         idle_ticks = if is_idle { idle_ticks.saturating_add(1) } else { 0 };
-        cuts = if report.out_of_budget { cuts + 1 } else { 0 };
-        if cuts == CUTS_BEFORE_WARNING {
+        over_budget = if report.out_of_budget { over_budget + 1 } else { 0 };
+        if over_budget == SWEEPS_BEFORE_WARNING {
             tracing::warn!(
                 cache = cache.name(),
-                sweeps = cuts,
+                sweeps = over_budget,
                 budget = cache.sweep().budget,
                 "sweeps exceed their budget, expired entries are removed late"
             );
@@ -147,7 +147,7 @@ pub(super) async fn run<K, V, S>(
     }
 }
 
-/// Rests for [`TICKS_OF_REST`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
+/// Rests for [`REST_TICKS`] ticks, or until an entry is written that expires earlier. Returns immediately if such an
 /// entry exists already. Returns whether no write ended the rest.
 async fn rest<K, V, S>(
     shared: &Weak<SharedState<K, V, S>>,
@@ -158,7 +158,7 @@ where
     K: Hash + Eq,
     S: BuildHasher + Clone,
 {
-    let rest = every.saturating_mul(TICKS_OF_REST);
+    let rest = every.saturating_mul(REST_TICKS);
     {
         let Some(cache) = shared.upgrade() else { return true };
         if !cache.store.arm_wake_deadline(cache.clock.now().later(rest.as_nanos() as u64)) {
@@ -188,16 +188,16 @@ where
             held_back = tracing::field::Empty,
         );
         let report = SweepReport::default();
-        let (todo, dead) = (VecDeque::new(), Vec::new());
-        let tagged = cache.store.tag_pass();
+        let (pending, unrecorded) = (VecDeque::new(), Vec::new());
+        let tag_purge = cache.store.tag_pass();
         let mut sweep = Self {
             sweep: cache.sweep(),
             report,
             moved: 0,
-            tagged,
-            todo,
-            at_pass: (0, 0),
-            dead,
+            tag_purge,
+            pending,
+            pass_start: (0, 0),
+            unrecorded,
             span,
         };
         sweep.begin_pass(cache);
@@ -242,13 +242,13 @@ where
             return Step::Yield;
         }
         let step = loop {
-            let Some((begin_shard_pass, tries)) = self.todo.pop_front() else {
+            let Some((shard_pass, tries)) = self.pending.pop_front() else {
                 match self.end_pass(cache, self.report.elapsed + now.since(start)) {
                     Some(step) => break step,
                     None => continue,
                 }
             };
-            let step = self.look(cache, begin_shard_pass, tries);
+            let step = self.sweep_shard(cache, shard_pass, tries);
             now = cache.clock.now();
             if let Some(step) = step {
                 break step;
@@ -258,7 +258,7 @@ where
             }
             let looked_at = self.report.looked_at - before.looked_at;
             let expired = self.report.expired - before.expired;
-            if looked_at + MOVE_COSTS * (expired + self.moved - moved_before) >= YIELD_AFTER {
+            if looked_at + MOVE_COST * (expired + self.moved - moved_before) >= YIELD_AFTER {
                 break Step::Yield;
             }
         };
@@ -268,12 +268,12 @@ where
 
     /// Purges some of the entries whose tag was removed; returns whether there may be more.
     fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
-        let Some(pass) = &mut self.tagged else { return false };
-        for _ in 0..TAGGED_AT_ONCE {
+        let Some(pass) = &mut self.tag_purge else { return false };
+        for _ in 0..TAG_PURGE_STEPS {
             let has_more = cache.store.remove_tagged(pass, &cache.clock);
             cache.publisher.flush();
             if !has_more {
-                self.tagged = None;
+                self.tag_purge = None;
                 return false;
             }
         }
@@ -281,47 +281,47 @@ where
     }
 
     /// Examines the next windows of a shard.
-    fn look<S: BuildHasher + Clone>(
+    fn sweep_shard<S: BuildHasher + Clone>(
         &mut self,
         cache: &SharedState<K, V, S>,
-        mut begin_shard_pass: ShardPass,
+        mut shard_pass: ShardPass,
         tries: u32,
     ) -> Option<Step> {
         let room = cache.publisher.room();
-        let lock_wait = match tries.checked_sub(TRIES) {
+        let lock_wait = match tries.checked_sub(TRIES_BEFORE_GATE) {
             None => LockWait::None,
-            Some(spins) => LockWait::Spin(LONGEST_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
+            Some(spins) => LockWait::Spin(MAX_SPIN.min(FIRST_SPIN * 2_u32.pow(spins.min(10)))),
         };
         let share = |buckets| self.sweep.share_of(buckets);
         let (store, clock) = (&cache.store, &cache.clock);
-        let look = store.sweep_windows(
-            &mut begin_shard_pass,
+        let swept = store.sweep_windows(
+            &mut shard_pass,
             share,
             clock,
             room,
             lock_wait,
-            &mut self.dead,
+            &mut self.unrecorded,
         );
-        let Some(look) = look else {
+        let Some(swept) = swept else {
             // The other shards first: by then, the lock is probably free.
-            self.todo.push_back((begin_shard_pass, tries + 1));
+            self.pending.push_back((shard_pass, tries + 1));
             return (lock_wait != LockWait::None).then_some(Step::Yield);
         };
         // Without the lock of the shard, and before the next window: waiters of an event must not wait for the whole
         // sweep.
         cache.publisher.flush();
-        let panicked = panics::drop_all(self.dead.drain(..));
+        let panicked = panics::drop_all(self.unrecorded.drain(..));
         if panicked > 0 {
             tracing::error!(cache = cache.name(), panicked, "drop of expired values panicked");
         }
-        self.report.looked_at += look.looked_at as u64;
-        self.report.expired += look.expired as u64;
-        self.moved += look.moved as u64;
-        if !begin_shard_pass.is_done() {
-            self.todo.push_front((begin_shard_pass, 0));
+        self.report.looked_at += swept.looked_at as u64;
+        self.report.expired += swept.expired as u64;
+        self.moved += swept.moved as u64;
+        if !shard_pass.is_done() {
+            self.pending.push_front((shard_pass, 0));
         }
-        self.report.held_back |= look.held_back;
-        look.held_back.then_some(Step::HeldBack)
+        self.report.held_back |= swept.held_back;
+        swept.held_back.then_some(Step::HeldBack)
     }
 
     /// Begins the next pass if the ratio is reached and the budget lasts; otherwise ends the sweep.
@@ -330,8 +330,8 @@ where
         cache: &SharedState<K, V, S>,
         spent: Duration,
     ) -> Option<Step> {
-        let looked_at = self.report.looked_at - self.at_pass.0;
-        let expired = self.report.expired - self.at_pass.1;
+        let looked_at = self.report.looked_at - self.pass_start.0;
+        let expired = self.report.expired - self.pass_start.1;
         if expired == 0 || (expired as f64) < self.sweep.repeat_at * looked_at as f64 {
             return Some(Step::Done);
         }
@@ -354,9 +354,9 @@ where
         let mut order: Vec<usize> = (0..cache.store.shard_count()).filter(is_due).collect();
         // In random order, so that no shard is always last if the budget stops the sweeps.
         order.shuffle(&mut *cache.random());
-        self.todo
+        self.pending
             .extend(order.into_iter().map(|shard| (Store::<K, V, S>::begin_shard_pass(shard), 0)));
-        self.at_pass = (self.report.looked_at, self.report.expired);
+        self.pass_start = (self.report.looked_at, self.report.expired);
         self.report.passes += 1;
     }
 }
