@@ -75,31 +75,32 @@ fn events_of_one_key_have_the_order_of_its_values() {
             .map(|thread| {
                 spawn(&parts, move |parts| {
                     let mut random = shuttle::rand::thread_rng();
-                    let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+                    let (mut set, mut replaced, mut removed) = (vec![], vec![], vec![]);
                     for step in 0..3 {
                         let value = 10 * thread + step + 1;
                         match random.gen_range(0..6) {
                             0 | 1 => {
                                 set.push(value);
                                 let deadline = random.gen_range(5..15);
-                                after.extend(parts.set(value, 8, deadline).map(|old| (old, value)));
+                                replaced
+                                    .extend(parts.set(value, 8, deadline).map(|old| (old, value)));
                             }
                             2 => drop(parts.get_ex(8, 30)),
-                            3 => left.extend(parts.remove(8, Cause::Removed)),
-                            4 => left.extend(parts.remove(8, Cause::Expired)),
+                            3 => removed.extend(parts.remove(8, Cause::Removed)),
+                            4 => removed.extend(parts.remove(8, Cause::Expired)),
                             _ => drop(parts.sweep(10)),
                         }
                     }
-                    (set, after, left)
+                    (set, replaced, removed)
                 })
             })
             .collect();
-        let (mut set, mut after, mut left) = (vec![], vec![], vec![]);
+        let (mut set, mut replaced, mut removed) = (vec![], vec![], vec![]);
         for thread in threads {
             let (s, a, l) = thread.join().unwrap();
             set.extend(s);
-            after.extend(a);
-            left.extend(l);
+            replaced.extend(a);
+            removed.extend(l);
         }
         let received = drain(&mut events);
         let mut chain: Vec<u32> = received.iter().map(|(value, _)| *value).collect();
@@ -108,12 +109,12 @@ fn events_of_one_key_have_the_order_of_its_values() {
         all.sort_unstable();
         set.sort_unstable();
         assert_eq!(all, set, "each value is published once or resident: {received:?}");
-        for (old, new) in after {
+        for (old, new) in replaced {
             let at = chain.iter().position(|value| *value == old).unwrap();
             assert_eq!(received[at], (old, Cause::Replaced));
             assert_eq!(chain[at + 1], new, "{old} was replaced by {new}: {received:?}");
         }
-        for value in left {
+        for value in removed {
             let reported =
                 received.iter().any(|(v, cause)| *v == value && *cause != Cause::Replaced);
             assert!(reported, "{value} was removed: {received:?}");
@@ -128,7 +129,7 @@ fn subscriber_receives_each_event_once_while_others_come_and_leave() {
     explore(|| {
         let parts = Parts::new();
         let mut witness = parts.subscribe();
-        let comes = spawn(&parts, |parts| {
+        let subscribing = spawn(&parts, |parts| {
             let mut events = parts.subscribe();
             parts.store.set(2, 7, &parts.at(0), |_| parts.until(9));
             parts.store.remove(&2, &parts.at(0), Cause::Removed);
@@ -137,7 +138,7 @@ fn subscriber_receives_each_event_once_while_others_come_and_leave() {
             assert_eq!(received.iter().filter(|(value, _)| *value == 7).count(), 1, "{received:?}");
             received
         });
-        let leaves = spawn(&parts, |parts| {
+        let leaving = spawn(&parts, |parts| {
             let mut events = parts.subscribe();
             drop(drain(&mut events));
             drop(events);
@@ -149,18 +150,18 @@ fn subscriber_receives_each_event_once_while_others_come_and_leave() {
                 parts.remove(0, Cause::Removed);
             }
         });
-        let came = comes.join().unwrap();
-        leaves.join().unwrap();
+        let joined = subscribing.join().unwrap();
+        leaving.join().unwrap();
         departs.join().unwrap();
         let all = drain(&mut witness);
         let mut values: Vec<u32> =
             all.iter().map(|(value, _)| *value).filter(|v| *v != 7).collect();
         assert_eq!(values, [0, 1, 2]);
         values = all.iter().map(|(value, _)| *value).collect();
-        let came: Vec<u32> = came.iter().map(|(value, _)| *value).collect();
+        let joined: Vec<u32> = joined.iter().map(|(value, _)| *value).collect();
         assert!(
-            values.windows(came.len()).any(|run| run == came),
-            "{came:?} is not a run of {values:?}"
+            values.windows(joined.len()).any(|run| run == joined),
+            "{joined:?} is not a run of {values:?}"
         );
     });
 }
@@ -282,12 +283,12 @@ fn shrinking_table_neither_loses_nor_duplicates_entries() {
             write.join().unwrap();
             sweep.join().unwrap();
             parts.sweep(7);
-            let mut left: Vec<_> = (0..2)
+            let mut resident: Vec<_> = (0..2)
                 .flat_map(|shard| parts.store.snapshot(shard, &parts.at(8)))
                 .map(|(_, value, _)| value)
                 .collect();
-            left.sort_unstable();
-            assert_eq!(left, [0, 1, 2, 3, 104, 105, 106, 107]);
+            resident.sort_unstable();
+            assert_eq!(resident, [0, 1, 2, 3, 104, 105, 106, 107]);
             assert_eq!((parts.store.len(), parts.sweep(100)), (8, 8));
         },
         iterations,

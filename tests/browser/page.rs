@@ -59,8 +59,7 @@ async fn figures_are_those_of_the_api() {
     browser.ask(search).await;
     let found = "card('sessions').querySelector('output').textContent";
     browser.until(&format!("{found}.startsWith('long3 expires in')")).await;
-    let seconds =
-        browser.ask(&format!("return {found}.match(/in (.*) ms|in (.*) s/)[2]")).await;
+    let seconds = browser.ask(&format!("return {found}.match(/in (.*) ms|in (.*) s/)[2]")).await;
     let seconds: u64 =
         seconds.as_str().and_then(|text| text.replace(',', "").parse().ok()).expect("seconds");
     assert!((100..=1_000).contains(&seconds), "{seconds}");

@@ -35,7 +35,7 @@ pub(super) struct Channel<K, V> {
     readers: Slab<Reader>,
     /// Wakers of the readers that wait for an event.
     wakers: Slab<Waker>,
-    /// Number of times that `wakers` was emptied. A reader's index into `wakers` is valid for one waker_round only.
+    /// Number of times that `wakers` was emptied. A reader's index into `wakers` is valid for one round only.
     waker_round: u64,
     /// The reader with the least free capacity, and the event number up to which it has capacity; `None` if unknown.
     fullest: Option<(usize, u64)>,
@@ -149,7 +149,8 @@ impl<K, V> Channel<K, V> {
         let Reader { next, missed, capacity, .. } = self.readers[reader];
         let mut unread = Vec::new();
         for index in next.saturating_sub(self.first) as usize..self.events.len() {
-            let event = &mut self.events.get_mut(index).expect("it is within").event;
+            let event =
+                &mut self.events.get_mut(index).expect("the index is below the length").event;
             if event.cause().bit() & causes != 0 {
                 unread.push(QueuedEvent::Event(event.share(clock)));
             }
@@ -295,10 +296,7 @@ impl<K, V> Channel<K, V> {
     }
 
     fn waker_index(&self, reader: &Reader) -> Option<usize> {
-        reader
-            .waker_key
-            .filter(|(waker_round, _)| *waker_round == self.waker_round)
-            .map(|(_, index)| index)
+        reader.waker_key.filter(|(round, _)| *round == self.waker_round).map(|(_, index)| index)
     }
 
     /// Removes the first event. The caller must count its readers at another position.

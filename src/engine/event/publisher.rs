@@ -101,9 +101,8 @@ impl<K, V> Publisher<K, V> {
         }
         let log = match self.log.try_lock() {
             Ok(log) => log,
-            // Contention: leave the departures in the journal for the thread that has the lock. Their time stamps are
-            // already recorded. With a clock that may be paused, no departure is left: all would have the same stamp,
-            // and tests expect their events immediately.
+            // Contention: leave the departures in the journal, to be published in batches. Batches are ordered by
+            // their time stamps, which a paused clock makes equal; so with such a clock, wait for the lock.
             Err(_) if !self.clock.may_pause() && self.journal.note_contention() => return,
             Err(_) => self.lock(),
         };
@@ -158,7 +157,7 @@ impl<K, V> Publisher<K, V> {
     /// Adds a subscriber of these causes; without a capacity, it is not lossless.
     pub(super) fn subscribe(&self, causes: u8, lossless: Option<usize>) -> ReaderId {
         self.with_log(|log, after| {
-            // `change` has published the journal: departures before the call are not for this subscriber.
+            // `with_log` has published the journal: departures before the call are not for this subscriber.
             let reader_id = log.join(causes, lossless);
             self.update_subscriptions(log, 0, after);
             reader_id

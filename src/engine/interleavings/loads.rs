@@ -106,7 +106,7 @@ fn write_takes_precedence_over_a_concurrent_load() {
         let parts = Parts::new();
         let running = Arc::new(AtomicU32::new(0));
         let removes = shuttle::rand::thread_rng().gen_bool(0.5);
-        let call = [10, 20].map(|value| {
+        let calls = [10, 20].map(|value| {
             let running = running.clone();
             spawn(&parts, move |parts| get_or_load(parts, value, &running))
         });
@@ -121,7 +121,7 @@ fn write_takes_precedence_over_a_concurrent_load() {
             (get_or_load(parts, 30, &later), Some(9))
         });
         let (got, written) = writes.join().unwrap();
-        for call in call {
+        for call in calls {
             call.join().unwrap();
         }
         if written.is_some() {
@@ -232,7 +232,7 @@ fn insert_and_departure_waiters_are_woken_and_unregistered() {
         let place = parts.store.place(&1);
         let done = Arc::new(AtomicBool::new(false));
         let is_done = done.clone();
-        let comes = spawn(&parts, move |parts| {
+        let waiter = spawn(&parts, move |parts| {
             let insert_waiters = parts.store.await_value(place);
             let notified = insert_waiters.notified();
             let mut notified = std::pin::pin!(notified);
@@ -248,7 +248,7 @@ fn insert_and_departure_waiters_are_woken_and_unregistered() {
             }
             is_done.store(true, SeqCst);
         });
-        let gone = spawn(&parts, move |parts| {
+        let cancelled = spawn(&parts, move |parts| {
             let insert_waiters = parts.store.await_value(place);
             parts.store.leave_insert_waiters(place, &insert_waiters);
             if let Some(waiters) = parts.store.await_departure(place, &1, &parts.start) {
@@ -264,8 +264,8 @@ fn insert_and_departure_waiters_are_woken_and_unregistered() {
             parts.remove(0, Cause::Removed);
             thread::yield_now();
         }
-        gone.join().unwrap();
-        comes.join().unwrap();
+        cancelled.join().unwrap();
+        waiter.join().unwrap();
         assert!(!parts.store.has_waiters(), "waiters stayed registered");
     });
 }

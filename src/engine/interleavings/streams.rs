@@ -47,7 +47,7 @@ impl Streams {
     }
 
     /// Records the next departure of a shard: alternately removed and replaced.
-    fn leave(&self, shard: usize) {
+    fn depart(&self, shard: usize) {
         let mut number = self.shards[shard].lock().unwrap();
         let value = Arc::new(*number);
         self.values.lock().unwrap().push(Arc::downgrade(&value));
@@ -87,8 +87,9 @@ fn drain(events: &mut LosslessEvents<usize, Value>, wakes: &Arc<Wakes>) -> Vec<R
     received
 }
 
-fn leave_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
-    [0, 1].map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.leave(shard))))
+fn depart_all(streams: &Arc<Streams>, count: usize) -> [thread::JoinHandle<()>; 2] {
+    [0, 1]
+        .map(|shard| spawn(streams, move |streams| (0..count).for_each(|_| streams.depart(shard))))
 }
 
 /// Checks that the numbers received from each shard are consecutive, except for those that `is_subscribed` excludes.
@@ -122,7 +123,7 @@ fn two_readers_receive_all_events_once_and_in_order() {
             })
         };
         let readers = [read(&streams), read(&streams)];
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let readers = readers.map(|reader| reader.join().unwrap());
         let ended = readers.map(|(mut events, wakes, _, mut all)| {
@@ -159,7 +160,7 @@ fn waiting_reader_is_woken_under_contention() {
             all.extend(drain(&mut events, &wakes));
             (events, wakes, all)
         });
-        let writers = leave_all(&streams, 6);
+        let writers = depart_all(&streams, 6);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let (mut events, wakes, mut all) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
@@ -179,14 +180,14 @@ fn waiting_reader_is_woken_by_the_last_event() {
         let streams = Streams::new(100);
         let mut events = streams.lossless();
         streams.journal.note_contention();
-        streams.leave(0);
+        streams.depart(0);
         assert_eq!(drain(&mut events, &Arc::default()).len(), 1);
         let reader = spawn(&streams, move |_| {
             let wakes = Arc::default();
             let all = drain(&mut events, &wakes);
             (events, wakes, all.len())
         });
-        let writer = spawn(&streams, |streams| streams.leave(0));
+        let writer = spawn(&streams, |streams| streams.depart(0));
         writer.join().unwrap();
         let (mut events, wakes, read) = reader.join().unwrap();
         let woken = wakes.0.load(SeqCst);
@@ -203,7 +204,7 @@ fn only_affects_no_other_subscriber() {
         let streams = Streams::new(2);
         let mut witness = streams.lossless();
         let is_subscribed = |number: u32| number % 2 == 1;
-        let comes = spawn(&streams, move |streams| {
+        let narrowing = spawn(&streams, move |streams| {
             let mut wide = streams.lossless();
             let mut early = streams.lossless().only([Cause::Replaced]);
             thread::yield_now();
@@ -224,15 +225,15 @@ fn only_affects_no_other_subscriber() {
             let early = drain(&mut early, &Arc::default());
             (early, all)
         });
-        let goes = spawn(&streams, |streams| {
+        let leaving = spawn(&streams, |streams| {
             let ring = Events::new(&streams.publisher);
             thread::yield_now();
             drop(ring.only([Cause::Removed]));
         });
-        let writers = leave_all(&streams, 4);
+        let writers = depart_all(&streams, 4);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        let (early, late) = comes.join().unwrap();
-        goes.join().unwrap();
+        let (early, late) = narrowing.join().unwrap();
+        leaving.join().unwrap();
         check_order(&early, is_subscribed, false);
         check_order(&late, is_subscribed, false);
         let all = drain(&mut witness, &Arc::default());
@@ -259,7 +260,7 @@ fn ring_reader_receives_or_misses_every_event() {
             }
             (all, missed)
         };
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         let reader = spawn(&streams, move |_| {
             let before = read();
             thread::yield_now();
@@ -287,7 +288,7 @@ fn no_event_is_kept_after_the_last_subscriber_left() {
         let streams = Streams::new(2);
         let events = streams.lossless();
         let other = Events::new(&streams.publisher);
-        let goes = spawn(&streams, move |_| {
+        let leaving = spawn(&streams, move |_| {
             drop(other);
             thread::yield_now();
             drop(events);
@@ -298,9 +299,9 @@ fn no_event_is_kept_after_the_last_subscriber_left() {
             streams.publisher.close();
             drop(events);
         });
-        let writers = leave_all(&streams, 5);
+        let writers = depart_all(&streams, 5);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        goes.join().unwrap();
+        leaving.join().unwrap();
         ends.join().unwrap();
         assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
@@ -314,11 +315,11 @@ fn no_event_is_kept_if_the_last_subscriber_leaves_during_a_write() {
         let streams = Streams::new(100);
         let events = streams.lossless();
         streams.journal.note_contention();
-        streams.leave(0);
-        let goes = spawn(&streams, move |_| drop(events));
-        let writer = spawn(&streams, |streams| streams.leave(0));
+        streams.depart(0);
+        let leaving = spawn(&streams, move |_| drop(events));
+        let writer = spawn(&streams, |streams| streams.depart(0));
         writer.join().unwrap();
-        goes.join().unwrap();
+        leaving.join().unwrap();
         assert_eq!(streams.kept_events(), 0, "no reader is left for them");
     });
 }

@@ -73,7 +73,7 @@ struct GroupInfo {
     keys: Arc<[Key]>,
 }
 
-/// Values that the global recorder has been exported for a group.
+/// Values already exported to the global recorder for a group.
 #[derive(Default)]
 struct RecorderState {
     recorder: usize,
@@ -227,9 +227,9 @@ impl Registry {
         global: Option<usize>,
     ) -> Vec<GroupUpdate> {
         for ((group, id, _), values) in live.iter().zip(read) {
-            let group = self.groups.get_mut(group).expect("groups stay");
+            let group = self.groups.get_mut(group).expect("groups are never removed");
             debug_assert_eq!(values.len(), group.info.series.len());
-            let member = group.members.get_mut(id).expect("members stay as long as they live");
+            let member = group.members.get_mut(id).expect("an object that exists is registered");
             member.last.replace_by(values);
         }
         self.groups.values_mut().map(|group| group.update(global)).collect()

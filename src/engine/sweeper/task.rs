@@ -43,9 +43,9 @@ const TAG_PURGE_STEPS: usize = 16;
 /// be most of the cost of a tick without due entries.
 const SHRINK_CHECKS_PER_TICK: usize = 8;
 
-/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. By
-/// then, the memory of removed entries has usually been returned. A resting cache costs a tenth of the ticks (measured:
-/// `docs/sweep.md`, idle caches).
+/// Number of consecutive ticks without work before the sweeper rests, and the number of ticks that it rests for. After
+/// 300 ticks, the memory of removed entries has usually been returned. Resting reduces the cost of idle caches
+/// (measured: `docs/sweep.md`).
 const TICKS_BEFORE_REST: u32 = 300;
 const REST_TICKS: u32 = 10;
 
@@ -65,7 +65,7 @@ pub(crate) struct SweepRun<K, V> {
     pending: VecDeque<(ShardPass, u32)>,
     /// Examined and expired entries of the report when the current pass began.
     pass_start: (u64, u64),
-    /// Kept for its allocation; empty between two steps.
+    /// Expired entries that no subscriber receives, to be dropped after unlock; kept for its allocation.
     unrecorded: Vec<Departure<K, V>>,
     span: Span,
 }
@@ -268,9 +268,9 @@ where
 
     /// Purges some of the entries whose tag was removed; returns whether there may be more.
     fn remove_tagged<S: BuildHasher + Clone>(&mut self, cache: &SharedState<K, V, S>) -> bool {
-        let Some(pass) = &mut self.tag_purge else { return false };
+        let Some(purge) = &mut self.tag_purge else { return false };
         for _ in 0..TAG_PURGE_STEPS {
-            let has_more = cache.store.remove_tagged(pass, &cache.clock);
+            let has_more = cache.store.remove_tagged(purge, &cache.clock);
             cache.publisher.flush();
             if !has_more {
                 self.tag_purge = None;
