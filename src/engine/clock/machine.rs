@@ -61,6 +61,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 #[cfg(test)]
 pub(super) mod fake {
+    // All threads see the steps of a fake clock in one order, as those of a hardware clock.
     use std::sync::{Mutex, atomic::Ordering::SeqCst};
 
     use super::*;

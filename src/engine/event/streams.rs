@@ -19,7 +19,7 @@ use super::{Cause, Event, Lagged, publisher::Publisher, subscription::Subscripti
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct Events<K, V>(Subscription<K, V>);
 
 /// A stream of events that loses no event while it exists. Created by
@@ -31,7 +31,7 @@ pub struct Events<K, V>(Subscription<K, V>);
 ///
 /// After the last [`Cache`](crate::Cache) handle is dropped or the cache is [shut down](crate::Cache::shutdown), the
 /// stream returns the remaining events and then ends. It does not keep the cache alive.
-#[must_use = "events are only delivered while the subscription lives"]
+#[must_use = "events are only delivered while the subscription exists"]
 pub struct LosslessEvents<K, V>(Subscription<K, V>);
 
 impl<K, V> Events<K, V> {

@@ -80,7 +80,7 @@ impl Parts {
                 Store::<u8, u32, foldhash::fast::FixedState>::begin_shard_pass(shard);
             let mut tries = 0;
             while !shard_pass.is_done() {
-                let (room, mut dead) = (self.publisher.room(), Vec::new());
+                let (room, mut unrecorded) = (self.publisher.room(), Vec::new());
                 let lock_wait = match tries {
                     0 => LockWait::None,
                     // One try with the gate closed. Shuttle does not model time, so a longer spin is no other case.
@@ -94,7 +94,7 @@ impl Parts {
                     &now,
                     room,
                     lock_wait,
-                    &mut dead,
+                    &mut unrecorded,
                 );
                 tries += 1;
                 expired += look.map_or(0, |look| look.expired);

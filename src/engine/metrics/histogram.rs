@@ -80,7 +80,7 @@ mod tests {
             assert!(bucket == last || bucket == last + 1 || micros >= 5_000, "{micros}");
             last = bucket;
             let most = most(bucket);
-            assert!(most >= micros && most <= micros + micros / 4, "{micros} is told as {most}");
+            assert!(most >= micros && most <= micros + micros / 4, "{micros} is counted as {most}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }

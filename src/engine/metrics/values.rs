@@ -59,7 +59,7 @@ impl MetricValues {
                 }
                 (MetricValue::Level(sum), MetricValue::Level(more)) => *sum += more,
                 (MetricValue::Histogram(sum), MetricValue::Histogram(more)) => sum.add(more),
-                _ => unreachable!("things of one kind read the same series"),
+                _ => unreachable!("objects of one kind have the same series"),
             }
         }
     }
