@@ -181,8 +181,8 @@ impl AtomicDeadline {
         *self.0.get_mut() = deadline.bits();
     }
 
-    /// Postpones the deadline; a later one stays. May be called concurrently: `fetch_max` keeps the latest of all. `Relaxed`
-    /// is enough, because a deadline guards no other data.
+    /// Postpones the deadline; a later one stays. May be called concurrently: `fetch_max` keeps the latest of all.
+    /// `Relaxed` is enough, because a deadline guards no other data.
     #[inline]
     pub(crate) fn put_off(&self, to: Deadline) {
         let bits = self.0.load(Relaxed);

@@ -33,8 +33,8 @@ const EXPORT_INTERVAL: Duration = Duration::from_millis(500);
 static REGISTRY: Mutex<Registry> =
     Mutex::new(Registry { groups: BTreeMap::new(), next_id: 0, has_thread: false });
 
-/// Serializes reads, so that no value is followed by an older one. Lock order: `READ_LOCK`, then the registry or the export
-/// order.
+/// Serializes reads, so that no value is followed by an older one. Lock order: `READ_LOCK`, then the registry or the
+/// export order.
 static READ_LOCK: Mutex<()> = Mutex::new(());
 
 /// Address of the global recorder, if known. `Relaxed`, because the address is only compared, never dereferenced.

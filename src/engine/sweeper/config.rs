@@ -51,7 +51,7 @@ impl Sweep {
     }
 
     /// Sets the share of resident entries that a pass examines, above 0 and at most 1 (TimedDict:
-    /// `sample_probability`). Rounded up to whole runs of 64 neighbouring buckets in each shard. Defaults to 1.
+    /// `sample_probability`). Rounded up to whole runs of 32 neighbouring buckets in each shard. Defaults to 1.
     ///
     /// # Panics
     ///
