@@ -5,6 +5,7 @@
 // 3. Browsers open six connections to a server, and a stream takes one. So one of all tabs receives the stream and
 //    forwards its events to the others (`share`). A tab that receives nothing polls.
 
+// Time without an event after which a tab polls, and interval of polls, in ms; longest pause between retries, in s.
 const SILENCE = 12_000, POLL = 2_000, LONGEST_PAUSE = 15;
 const relative = path => new URL(path, import.meta.url);
 

@@ -29,7 +29,7 @@ thread_local! {
     /// Calls until this thread takes a unit again.
     static CALLS_LEFT: Cell<u32> = const { Cell::new(0) };
     /// Units until this thread checks the coarse clock.
-    static TURNS_LEFT: Cell<u32> = const { Cell::new(0) };
+    static UNITS_LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Takes part in Tokio's cooperative budget: one unit per [`PROCEED_EVERY`] calls of a thread.
@@ -53,13 +53,13 @@ pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
 fn poll_proceed_as(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     match CALLS_LEFT.get().checked_sub(calls) {
         Some(left) => CALLS_LEFT.set(left),
-        None => ready!(poll_turns(cx, calls)),
+        None => ready!(poll_units(cx, calls)),
     }
     Poll::Ready(())
 }
 
 #[cold]
-fn poll_turns(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
+fn poll_units(cx: &mut Context<'_>, calls: u32) -> Poll<()> {
     while CALLS_LEFT.get() < calls {
         // If it is pending, the count is unchanged, so the next poll tries again.
         ready!(poll_budget(cx));
@@ -99,8 +99,8 @@ fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
 /// would cost each lookup a nanosecond.
 #[cold]
 fn check_clock() {
-    let turns = TURNS_LEFT.get();
-    TURNS_LEFT.set(turns.checked_sub(1).unwrap_or_else(|| {
+    let units = UNITS_LEFT.get();
+    UNITS_LEFT.set(units.checked_sub(1).unwrap_or_else(|| {
         clock::check();
         CHECK_EVERY - 1
     }));
