@@ -52,7 +52,7 @@ document.getElementById("events").append(...rows);
 let latest = [], missed = 0, isDue = false;
 
 share(beside("events").href, {
-  heard(name, data) {
+  onEvent(name, data) {
     if (name === "lagged") missed += data.missed;
     else latest = [data, ...latest].slice(0, ROWS);
     if (isDue) return;
@@ -66,6 +66,6 @@ share(beside("events").href, {
       if (missed) document.getElementById("missed").textContent = `Since this page was opened; ${missed} came too fast to be shown`;
     });
   },
-  // Of what is wrong the dashboard tells.
-  trouble() {},
+  // The dashboard shows problems of the connection.
+  onProblem() {},
 });

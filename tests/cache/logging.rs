@@ -40,14 +40,14 @@ async fn consecutive_sweeps_cut_by_their_budget_log_a_warning() {
     let (log, _guard) = Log::start(Level::DEBUG);
     let sweep = Sweep::default().every(Duration::from_millis(1)).budget(1e-9);
     let cache: Cache<u32, u32> = Cache::builder().name("busy").sweep(sweep).build();
-    // Repeats until three sweeps in a row exceeded their budget, which depends on the load of the machine.
-    while cache.stats().sweeps < 20 || log.lines("cut by their budget").is_empty() {
+    // On a busy machine, until three in a row had something to do.
+    while cache.stats().sweeps < 20 || log.lines("exceed their budget").is_empty() {
         for key in 0..1_000 {
             cache.set_ex(key, key, Duration::ZERO).await;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let warnings = log.lines("cut by their budget");
+    let warnings = log.lines("exceed their budget");
     let sweeps = cache.stats().sweeps as usize;
     assert!(
         warnings.len() <= sweeps / 3,
@@ -81,7 +81,7 @@ async fn sweeper_survives_and_logs_a_panic_of_drop() {
     tokio::time::sleep(3 * SECOND).await;
     armed.store(false, Relaxed);
     assert_eq!(cache.len(), 0);
-    let errors = log.lines("the Drop of expired values panicked");
+    let errors = log.lines("drop of expired values panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(1, DropPanics(armed.clone()), SECOND).await;
@@ -121,8 +121,8 @@ async fn sweeper_survives_and_logs_a_panic_of_hash() {
     armed.store(true, Relaxed);
     tokio::time::sleep(10 * SECOND).await;
     armed.store(false, Relaxed);
-    assert_eq!((cache.len(), cache.live_len()), (100, 100), "no entry is lost");
-    let errors = log.lines("the Hash of keys panicked");
+    assert_eq!((cache.len(), cache.live_len()), (100, 100), "nothing is lost");
+    let errors = log.lines("hash of keys panicked");
     assert!(!errors.is_empty());
     assert!(errors[0].contains("ERROR") && errors[0].contains("cache=\"hot\""), "{}", errors[0]);
     cache.set_ex(HashPanics(9_999, armed.clone()), 1, SECOND).await;
