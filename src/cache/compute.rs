@@ -102,7 +102,7 @@ where
         }
         self.finish_call(&call);
         let (value, deadline) = result.filter(|_| !written.was_discarded())?;
-        (!call.is_dead(deadline)).then_some(value)
+        (!call.is_expired(deadline)).then_some(value)
     }
 
     /// Changes the entry of `key` as an async closure decides, and returns the live value afterwards.
@@ -176,7 +176,7 @@ where
         let written = store.decide(key.to_key(), weight, None, &call, decide);
         self.discard_failure(self.failure_location(key));
         self.finish_call(&call);
-        result.filter(|_| !written.was_discarded() && !call.is_dead(deadline))
+        result.filter(|_| !written.was_discarded() && !call.is_expired(deadline))
     }
 
     /// Converts `op` to a decision of the store. `current_deadline` is that of the live value, if there is one.

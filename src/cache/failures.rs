@@ -67,7 +67,7 @@ where
         E: Send + Sync + 'static,
     {
         let failed = self.find(key)?;
-        let is_kept = !self.shared.clock.is_dead(failed.error_expires_at);
+        let is_kept = !self.shared.clock.is_expired(failed.error_expires_at);
         failed.error.filter(|_| is_kept)?.downcast().ok()
     }
 
@@ -76,7 +76,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.find(key).is_none_or(|failed| self.shared.clock.is_dead(failed.retry_at))
+        self.find(key).is_none_or(|failed| self.shared.clock.is_expired(failed.retry_at))
     }
 
     /// Records a failed load of `key`, with its error unless it panicked or timed out.

@@ -77,7 +77,7 @@ where
         loop {
             // Checked again, because an entry may have expired since its shard was cloned.
             let mut live =
-                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_dead(*deadline));
+                self.shard.by_ref().filter(|(_, _, deadline)| !shared.clock.is_expired(*deadline));
             if let Some(entry) = live.next() {
                 return Some(entry);
             }

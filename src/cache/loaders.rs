@@ -290,7 +290,7 @@ where
         }
         let clock = &self.shared.clock;
         let (value, expired_at) = self.shared.store.get_stale(key, clock)?;
-        (!clock.is_dead(expired_at.extended(window))).then_some((value, expired_at))
+        (!clock.is_expired(expired_at.extended(window))).then_some((value, expired_at))
     }
 
     /// Loads `key` as the leader of its flight, or waits for the flight of another caller.

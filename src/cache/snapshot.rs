@@ -151,7 +151,7 @@ where
         let mut count = 0;
         let mut guard = RestoreGuard::new(entries, |StoredEntry { key, value, deadline, tags }| {
             // It may have expired since it was read.
-            if !clock.is_dead(deadline) {
+            if !clock.is_expired(deadline) {
                 count += 1;
                 let tags = tags.map_or_else(Vec::new, |tags| *tags);
                 self.put_tagged(key, value, tags, &self.call(), deadline);

@@ -1,6 +1,6 @@
 //! Clock, ticks and deadlines: the only arithmetic on time in the crate.
 //!
-//! 1. Expired means `now >= deadline`, and only [`Deadline::is_dead`] defines it.
+//! 1. Expired means `now >= deadline`, and only [`Deadline::is_expired`] defines it.
 //! 2. The precise clock is fenced: a reading inside a lookup keeps the processor from overlapping cache misses. So a
 //!    lookup reads the kernel's coarse clock. That one is never ahead of the precise clock, and every precise reading
 //!    checks that it is not far behind. Only a deadline between the two bounds needs the precise clock.
@@ -138,7 +138,7 @@ impl Clock {
 
 impl Now for Clock {
     #[inline]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         let Some(at) = deadline.0 else { return false };
         if let Source::Kernel(kernel) = &self.source
             && let Some((earliest, latest)) = kernel.bounds()
@@ -150,7 +150,7 @@ impl Now for Clock {
                 return true;
             }
         }
-        deadline.is_dead(self.now())
+        deadline.is_expired(self.now())
     }
 
     fn tick(&self) -> Tick {
@@ -166,7 +166,7 @@ impl Now for Clock {
             return NonZeroU64::new(latest).map(Tick);
         }
         let now = self.now();
-        (!deadline.is_dead(now)).then_some(now)
+        (!deadline.is_expired(now)).then_some(now)
     }
 }
 
@@ -237,9 +237,9 @@ mod tests {
         let clock = Clock::new();
         let deadline = clock.now().after(Duration::from_nanos(10));
         tokio::time::advance(Duration::from_nanos(9)).await;
-        assert!(!clock.is_dead(deadline));
+        assert!(!clock.is_expired(deadline));
         tokio::time::advance(Duration::from_nanos(1)).await;
-        assert!(clock.is_dead(deadline));
+        assert!(clock.is_expired(deadline));
         assert_eq!(clock.instant_of(deadline), Some(Instant::now()));
     }
 
@@ -262,7 +262,7 @@ mod tests {
         let mut earlier = now;
         while let Some(before) = earlier.checked_sub(Duration::from_secs(60)) {
             assert_eq!(clock.instant_of(clock.deadline_of(before)), Some(before));
-            assert!(clock.is_dead(clock.deadline_of(before)));
+            assert!(clock.is_expired(clock.deadline_of(before)));
             earlier = before;
             if now - earlier > Duration::from_secs(86_400) {
                 break;
@@ -307,9 +307,9 @@ mod tests {
     async fn coarse_and_precise_clock_agree_on_every_deadline() {
         let clock = Clock::new();
         let deadline = clock.now().after(Duration::from_millis(120));
-        while !clock.is_dead(deadline) {
-            assert!(!deadline.is_dead(clock.now()) || clock.is_dead(deadline));
+        while !clock.is_expired(deadline) {
+            assert!(!deadline.is_expired(clock.now()) || clock.is_expired(deadline));
         }
-        assert!(deadline.is_dead(clock.now()), "expired before its deadline");
+        assert!(deadline.is_expired(clock.now()), "expired before its deadline");
     }
 }

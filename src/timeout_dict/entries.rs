@@ -254,7 +254,7 @@ impl<K, V> Entries<K, V> {
             black_box(entry.map(|e| (e.deadline, e.sequence, e.claim, e.lease_end)));
             by_key.prefetch(timer.location);
         };
-        self.deadlines.first(prefetch).filter(|first| now.is_dead(first.deadline))
+        self.deadlines.first(prefetch).filter(|first| now.is_expired(first.deadline))
     }
 
     /// Inserts an entry whose key is not present.

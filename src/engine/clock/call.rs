@@ -47,14 +47,14 @@ impl CallTime<'_> {
 impl Now for CallTime<'_> {
     /// Also records the coarse time, if it is the first check: the work that may take long follows it.
     #[inline(always)]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         if let Some(begin) = self.begin.get() {
-            return deadline.is_dead(begin) || self.clock.is_dead(deadline);
+            return deadline.is_expired(begin) || self.clock.is_expired(deadline);
         }
         if self.may_be_long {
             self.coarse.set(self.clock.coarse());
         }
-        self.clock.is_dead(deadline)
+        self.clock.is_expired(deadline)
     }
 
     #[inline(always)]
@@ -80,7 +80,7 @@ impl Now for CallTime<'_> {
             self.coarse.set(self.clock.coarse());
         }
         let latest = self.clock.unless_dead(deadline)?;
-        let had_expired = self.begin.get().is_some_and(|begin| deadline.is_dead(begin));
+        let had_expired = self.begin.get().is_some_and(|begin| deadline.is_expired(begin));
         (!had_expired).then_some(latest)
     }
 }

@@ -26,12 +26,12 @@ pub(crate) struct AtomicDeadline(AtomicU64);
 
 /// A source of the present for expiry checks: a [`Tick`], or a [`Clock`](super::Clock) that is read only if needed.
 pub(crate) trait Now {
-    fn is_dead(&self, deadline: Deadline) -> bool;
+    fn is_expired(&self, deadline: Deadline) -> bool;
     fn tick(&self) -> Tick;
 
     #[inline(always)]
     fn has_reached(&self, tick: Tick) -> bool {
-        self.is_dead(tick.into())
+        self.is_expired(tick.into())
     }
 
     /// Does the same as [`has_reached`](Now::has_reached), as of the beginning of the call if that is known. For work
@@ -59,7 +59,7 @@ pub(crate) trait Now {
     #[inline(always)]
     fn unless_dead(&self, deadline: Deadline) -> Option<Tick> {
         let now = self.tick();
-        (!deadline.is_dead(now)).then_some(now)
+        (!deadline.is_expired(now)).then_some(now)
     }
 }
 
@@ -110,8 +110,8 @@ impl Tick {
 
 impl Now for Tick {
     #[inline]
-    fn is_dead(&self, deadline: Deadline) -> bool {
-        deadline.is_dead(*self)
+    fn is_expired(&self, deadline: Deadline) -> bool {
+        deadline.is_expired(*self)
     }
 
     #[inline]
@@ -124,7 +124,7 @@ impl Deadline {
     pub(crate) const PERSISTENT: Deadline = Deadline(None);
 
     #[inline(always)]
-    pub(crate) fn is_dead(self, now: Tick) -> bool {
+    pub(crate) fn is_expired(self, now: Tick) -> bool {
         self.0.is_some_and(|deadline| now.0 >= deadline)
     }
 

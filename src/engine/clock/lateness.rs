@@ -49,7 +49,7 @@ fn lookup_reads_only_the_coarse_clock_if_it_ticks() {
     for _ in 0..10_000 {
         fake.pass(10 * MS);
         fake.tick(10 * MS);
-        assert!(!clock.is_dead(at(1_000 * SECOND)));
+        assert!(!clock.is_expired(at(1_000 * SECOND)));
     }
     assert_eq!(fake.precise_readings(), readings);
 }
@@ -58,11 +58,11 @@ fn lookup_reads_only_the_coarse_clock_if_it_ticks() {
 fn precise_clock_decides_near_a_deadline() {
     let (fake, clock) = a_clock();
     fake.pass(4 * MS - 1);
-    assert!(!clock.is_dead(at(4 * MS)));
-    assert!(!clock.lazy_now().is_dead(at(4 * MS)));
+    assert!(!clock.is_expired(at(4 * MS)));
+    assert!(!clock.lazy_now().is_expired(at(4 * MS)));
     fake.pass(1);
-    assert!(clock.is_dead(at(4 * MS)));
-    assert!(clock.lazy_now().is_dead(at(4 * MS)));
+    assert!(clock.is_expired(at(4 * MS)));
+    assert!(clock.lazy_now().is_expired(at(4 * MS)));
 }
 
 /// A processor is stolen for up to 10 s: the coarse clock stands still, and one precise reading corrects all threads.
@@ -72,15 +72,15 @@ fn one_precise_reading_shows_all_threads_that_the_coarse_clock_is_late() {
     for late in [MARGIN + 1, 100 * MS, SECOND, 10 * SECOND] {
         let start = fake.precise_now() - START;
         fake.tick(0);
-        assert!(!clock.is_dead(at(start + late)));
+        assert!(!clock.is_expired(at(start + late)));
         fake.pass(late);
         // By a clone of the clock, in another thread.
         let other = clock.clone();
         thread::spawn(move || other.now()).join().unwrap();
-        assert!(clock.is_dead(at(start + late)), "late by {late}");
-        assert!(clock.lazy_now().is_dead(at(start + late)), "late by {late}");
-        assert!(!clock.is_dead(at(start + late + 1)), "late by {late}");
-        assert!(!clock.lazy_now().is_dead(at(start + late + 1)), "late by {late}");
+        assert!(clock.is_expired(at(start + late)), "late by {late}");
+        assert!(clock.lazy_now().is_expired(at(start + late)), "late by {late}");
+        assert!(!clock.is_expired(at(start + late + 1)), "late by {late}");
+        assert!(!clock.lazy_now().is_expired(at(start + late + 1)), "late by {late}");
         assert_eq!(clock.lazy_now().at_least(), clock.now());
     }
 }
@@ -91,10 +91,10 @@ fn late_coarse_clock_is_trusted_again_after_it_caught_up() {
     fake.pass(10 * SECOND);
     clock.now();
     let readings = fake.precise_readings();
-    assert!(!clock.is_dead(at(100 * SECOND)));
+    assert!(!clock.is_expired(at(100 * SECOND)));
     assert_eq!(fake.precise_readings(), readings + 1, "the coarse clock is late and not used");
     fake.tick(10 * MS);
-    assert!(!clock.is_dead(at(100 * SECOND)));
+    assert!(!clock.is_expired(at(100 * SECOND)));
     assert_eq!(fake.precise_readings(), readings + 1);
 }
 
@@ -103,8 +103,8 @@ fn late_coarse_clock_is_trusted_again_after_it_caught_up() {
 fn expired_value_never_appears_live_within_the_margin() {
     let (fake, clock) = a_clock();
     fake.pass(MARGIN);
-    assert!(clock.is_dead(at(MARGIN)));
-    assert!(!clock.is_dead(at(MARGIN + 1)));
+    assert!(clock.is_expired(at(MARGIN)));
+    assert!(!clock.is_expired(at(MARGIN + 1)));
 }
 
 /// An expired value appears live until the first precise reading after its deadline, and no longer.
@@ -112,10 +112,13 @@ fn expired_value_never_appears_live_within_the_margin() {
 fn undetected_lateness_ends_with_the_next_precise_reading() {
     let (fake, clock) = a_clock();
     fake.pass(10 * SECOND);
-    assert!(!clock.is_dead(at(SECOND)) && !clock.lazy_now().is_dead(at(SECOND)), "undetected");
+    assert!(
+        !clock.is_expired(at(SECOND)) && !clock.lazy_now().is_expired(at(SECOND)),
+        "undetected"
+    );
     // A lookup near its deadline by the late clock makes a precise reading.
-    assert!(clock.is_dead(at(MARGIN)));
-    assert!(clock.is_dead(at(SECOND)) && clock.lazy_now().is_dead(at(SECOND)));
+    assert!(clock.is_expired(at(MARGIN)));
+    assert!(clock.is_expired(at(SECOND)) && clock.lazy_now().is_expired(at(SECOND)));
 }
 
 /// One coarse reading decides that a later deadline is not reached, and gives an upper bound of the present. Near the
@@ -225,8 +228,8 @@ fn threads_agree_on_expired_deadlines() {
                 while REACHED.load(Relaxed) < 19 * SECOND {
                     // Pairs with `Release`: `reached` comes with the horizon of its reading.
                     let reached = REACHED.load(Acquire);
-                    assert!(clock.is_dead(at(reached)));
-                    assert!(clock.lazy_now().is_dead(at(reached)));
+                    assert!(clock.is_expired(at(reached)));
+                    assert!(clock.lazy_now().is_expired(at(reached)));
                 }
             });
         }
@@ -277,20 +280,20 @@ proptest! {
                 }
                 Op::LookUp(ahead) => {
                     let deadline = now.saturating_add_signed(ahead);
-                    let is_dead = clock.is_dead(at(deadline));
-                    prop_assert!(!is_dead || deadline <= now, "expired before its deadline");
-                    prop_assert!(is_dead || deadline > seen_dead, "it was seen expired");
-                    prop_assert!(is_dead || deadline > now || precise < deadline && coarse + MARGIN < deadline);
-                    seen_dead = seen_dead.max(if is_dead { deadline } else { 0 });
+                    let is_expired = clock.is_expired(at(deadline));
+                    prop_assert!(!is_expired || deadline <= now, "expired before its deadline");
+                    prop_assert!(is_expired || deadline > seen_dead, "it was seen expired");
+                    prop_assert!(is_expired || deadline > now || precise < deadline && coarse + MARGIN < deadline);
+                    seen_dead = seen_dead.max(if is_expired { deadline } else { 0 });
                 }
                 Op::Lazy(a, b) => {
                     let lazy = clock.lazy_now();
                     let (a, b) = (now.saturating_add_signed(a), now.saturating_add_signed(b));
                     for deadline in [a, b, a] {
-                        let is_dead = lazy.is_dead(at(deadline));
-                        prop_assert!(!is_dead || deadline <= now, "expired before its deadline");
-                        prop_assert!(is_dead || deadline > seen_dead, "it was seen expired");
-                        seen_dead = seen_dead.max(if is_dead { deadline } else { 0 });
+                        let is_expired = lazy.is_expired(at(deadline));
+                        prop_assert!(!is_expired || deadline <= now, "expired before its deadline");
+                        prop_assert!(is_expired || deadline > seen_dead, "it was seen expired");
+                        seen_dead = seen_dead.max(if is_expired { deadline } else { 0 });
                     }
                     let at_least = lazy.at_least().nanoseconds() - EPOCH;
                     prop_assert!(coarse <= at_least && at_least <= now);

@@ -94,12 +94,12 @@ impl LazyNow<'_> {
 
 impl Now for LazyNow<'_> {
     #[inline(always)]
-    fn is_dead(&self, deadline: Deadline) -> bool {
+    fn is_expired(&self, deadline: Deadline) -> bool {
         let (earliest, latest) = self.bounds();
-        if deadline.is_dead(earliest) {
+        if deadline.is_expired(earliest) {
             return true;
         }
-        deadline.is_dead(latest) && deadline.is_dead(self.tick())
+        deadline.is_expired(latest) && deadline.is_expired(self.tick())
     }
 
     #[inline]

@@ -30,7 +30,7 @@ impl Clock {
             return Some(output);
         }
         // Reached only if the timer keeps another time.
-        while !deadline.is_dead(self.now()) {
+        while !deadline.is_expired(self.now()) {
             if let Some(output) = pause(future.as_mut()).await {
                 return Some(output);
             }

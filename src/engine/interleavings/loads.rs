@@ -183,8 +183,8 @@ fn write_takes_precedence_over_concurrent_refreshes() {
 struct Present(AtomicU64);
 
 impl Now for Present {
-    fn is_dead(&self, deadline: Deadline) -> bool {
-        deadline.is_dead(self.tick())
+    fn is_expired(&self, deadline: Deadline) -> bool {
+        deadline.is_expired(self.tick())
     }
 
     fn tick(&self) -> Tick {

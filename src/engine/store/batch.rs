@@ -233,7 +233,7 @@ where
         let shard = self.shards.read(group.shard());
         for (location, position) in group.places() {
             let Some(entry) = shard.find(location.hash, keys[position]) else { continue };
-            match now.is_dead(entry.deadline()) {
+            match now.is_expired(entry.deadline()) {
                 true => expired.push((location, position, entry.deadline())),
                 false => values[position] = Some(entry.value.clone()),
             }
@@ -276,12 +276,12 @@ where
                 self.write_side_tables(locked.parts().1, bucket, hard_deadline, None);
                 continue;
             };
-            let is_dead = now.is_dead(entry.deadline());
+            let is_expired = now.is_expired(entry.deadline());
             let old = entry.replace(value, entry_deadline);
             self.note_deadline(state, location.index, bucket, entry_deadline);
             self.write_side_tables(state, bucket, hard_deadline, None);
             // The map keeps its own equal key; the caller's key departs with the old value.
-            let cause = if is_dead { Cause::Expired } else { Cause::Replaced };
+            let cause = if is_expired { Cause::Expired } else { Cause::Replaced };
             self.depart(&mut locked, key, old, cause, now, drop_queue);
         }
         drop(locked);
@@ -312,9 +312,9 @@ where
             state.bump_write_version(location.hash, key);
             let found = window::find(table, location.hash, |k| key.equivalent(k));
             let Some((bucket, entry)) = found else { continue };
-            let is_dead = now.is_dead(entry.deadline());
-            let cause = if is_dead { Cause::Expired } else { Cause::Removed };
-            removed += usize::from(!is_dead);
+            let is_expired = now.is_expired(entry.deadline());
+            let cause = if is_expired { Cause::Expired } else { Cause::Removed };
+            removed += usize::from(!is_expired);
             let (key, entry) = self.take_out(&mut locked, bucket);
             self.depart(&mut locked, key, entry, cause, now, drop_queue);
         }

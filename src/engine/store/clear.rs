@@ -82,7 +82,7 @@ where
         drop(locked);
         // Departures without subscribers are counted after the unlock, since that visits every entry.
         window::for_each(&old_table, |_, entry| {
-            *(if entry.deadline().is_dead(now) { &mut expired } else { &mut removed }) += 1;
+            *(if entry.deadline().is_expired(now) { &mut expired } else { &mut removed }) += 1;
         });
         // Locked again: the counters are incremented by a load and a store, so all increments need the lock.
         let counting = self.shards.write(cursor.shard);
@@ -99,6 +99,6 @@ where
 
 // An entry that was removed by a tag before its deadline departs as `Removed`, even if the deadline has passed since.
 fn departure_of<K, V>(key: K, entry: Entry<V>, is_removed: bool, now: Tick) -> Departure<K, V> {
-    let is_dead = !is_removed && entry.deadline().is_dead(now);
-    entry.depart(key, if is_dead { Cause::Expired } else { Cause::Removed }, now)
+    let is_expired = !is_removed && entry.deadline().is_expired(now);
+    entry.depart(key, if is_expired { Cause::Expired } else { Cause::Removed }, now)
 }

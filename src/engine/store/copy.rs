@@ -65,7 +65,7 @@ where
             cursor.next += 1;
             let Some((key, entry)) = window::entry_at(&shard, bucket) else { continue };
             let deadline = entry.deadline();
-            if !deadline.is_dead(now) && !side_tables.is_removed(bucket, deadline) {
+            if !deadline.is_expired(now) && !side_tables.is_removed(bucket, deadline) {
                 let hard_deadline = side_tables.hard_deadline(bucket).unwrap_or(deadline);
                 let (key, value) = (key.clone(), entry.value.clone());
                 copies.push(Copied {

@@ -226,7 +226,7 @@ where
             let is_unreadable = |bucket| {
                 window::entry_at(table, bucket).is_some_and(|(_, entry)| {
                     let deadline = entry.deadline();
-                    may_have_expired && now.is_dead(deadline)
+                    may_have_expired && now.is_expired(deadline)
                         || may_have_tag_removals
                             && tags.is_some_and(|tags| tags.is_removed(bucket, deadline))
                 })
@@ -249,21 +249,21 @@ where
             };
             let len = table.len();
             let (key, entry) = window::take_at(table, bucket);
-            let is_dead = may_have_expired && now.is_dead(entry.deadline());
+            let is_expired = may_have_expired && now.is_expired(entry.deadline());
             let is_removed =
                 may_have_tag_removals && state.side_tables.is_removed(bucket, entry.deadline());
-            freed += match is_dead || is_removed {
+            freed += match is_expired || is_removed {
                 true => state.side_tables.departed(bucket),
                 false => state.side_tables.evicted(bucket, self.hash_or_zero(&key), len - 1),
             };
             let cause = match () {
                 () if is_removed => Cause::Removed,
-                () if is_dead => Cause::Expired,
+                () if is_expired => Cause::Expired,
                 () => Cause::Evicted,
             };
             self.depart(locked, key, entry, cause, now, drop_queue);
             // Unreadable entries do not count against the limit: they are not evicted, and some of them weigh nothing.
-            count += usize::from(!is_dead && !is_removed);
+            count += usize::from(!is_expired && !is_removed);
         }
         freed
     }

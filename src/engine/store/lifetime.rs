@@ -43,8 +43,8 @@ where
     #[inline]
     pub(super) fn is_past_stale_window(&self, deadline: Deadline, now: &impl Now) -> bool {
         match self.stale_window {
-            0 => now.is_dead(deadline),
-            _ => deadline.is_dead(self.stale_cutoff(now.tick())),
+            0 => now.is_expired(deadline),
+            _ => deadline.is_expired(self.stale_cutoff(now.tick())),
         }
     }
 
@@ -69,7 +69,7 @@ where
             Some(time_to_idle) if time_to_idle >= SHORT_IDLE => {
                 Some(now.unless_dead(deadline)?.after(time_to_idle))
             }
-            _ if now.is_dead(deadline) => None,
+            _ if now.is_expired(deadline) => None,
             Some(time_to_idle) => Some(now.tick().after(time_to_idle)),
             None => Some(deadline),
         }

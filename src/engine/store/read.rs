@@ -76,7 +76,7 @@ where
         let shard = self.shards.read(index);
         let found = shard.find_at(hash, key)?;
         let deadline = found.entry.deadline();
-        let is_stale = now.is_dead(deadline) && !self.is_past_stale_window(deadline, now);
+        let is_stale = now.is_expired(deadline) && !self.is_past_stale_window(deadline, now);
         let is_returned = is_stale && !shard.is_removed(&found, Deadline::PERSISTENT);
         is_returned.then(|| (found.entry.value.clone(), deadline))
     }
@@ -164,7 +164,7 @@ where
             let shard = self.shards.read(index);
             let entry = shard.find(hash, key)?;
             let deadline = entry.deadline();
-            if !now.is_dead(deadline) {
+            if !now.is_expired(deadline) {
                 return Some(read(entry));
             }
             drop(shard);
@@ -207,7 +207,7 @@ where
             self.expire_found(locked, location.index, bucket, now);
             return true;
         }
-        now.is_dead(deadline)
+        now.is_expired(deadline)
     }
 }
 

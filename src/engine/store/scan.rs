@@ -28,7 +28,7 @@ where
         live.reserve(shard.resident());
         for table in shard.tables() {
             window::for_each(table, |key, entry| {
-                if !entry.deadline().is_dead(now) {
+                if !entry.deadline().is_expired(now) {
                     live.push((key.clone(), entry.value.clone(), entry.deadline()));
                 }
             });
@@ -55,7 +55,7 @@ where
             let now = now.tick();
             for table in shard.tables() {
                 window::for_each(table, |_, entry| {
-                    live += usize::from(!entry.deadline().is_dead(now));
+                    live += usize::from(!entry.deadline().is_expired(now));
                 });
             }
         }

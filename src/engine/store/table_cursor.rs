@@ -60,7 +60,7 @@ where
     ) -> (usize, bool) {
         self.remove_next(cursor, now, |side_tables, bucket, key, entry, now| {
             let deadline = entry.deadline();
-            !deadline.is_dead(now)
+            !deadline.is_expired(now)
                 && !side_tables.is_removed(bucket, deadline)
                 && should_remove(key, &entry.value)
         })

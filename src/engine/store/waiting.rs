@@ -38,7 +38,7 @@ where
         self.purge_if_tag_removed(location, key, now);
         let mut locked = self.write(location, |k, _| key.equivalent(k));
         let found = window::find(locked.parts().0, hash, |k| key.equivalent(k));
-        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_dead(entry.deadline())) {
+        if let Some((_, entry)) = found.filter(|(_, entry)| !now.is_expired(entry.deadline())) {
             return LoadLookup::Live(entry.value.clone());
         }
         debug_assert_eq!(index, location.shard());
@@ -128,7 +128,7 @@ where
         self.purge_if_tag_removed(location, key, now);
         let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (bucket, entry) = window::find(locked.parts().0, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             return None;
         }
         let (table, state) = locked.parts();

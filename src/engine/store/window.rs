@@ -377,11 +377,11 @@ pub(super) fn take_expired<K, V>(
 ) -> (usize, usize, Deadline) {
     let mut earliest = Deadline::PERSISTENT;
     let should_take = |entry: &Entry<V>| {
-        let is_dead = entry.deadline().is_dead(now);
-        if !is_dead && earliest.is_later_than(entry.deadline()) {
+        let is_expired = entry.deadline().is_expired(now);
+        if !is_expired && earliest.is_later_than(entry.deadline()) {
             earliest = entry.deadline();
         }
-        is_dead
+        is_expired
     };
     let (examined, stop) = take_if(table, range, max_taken, should_take, taken);
     (examined, stop, earliest)

@@ -171,14 +171,14 @@ where
             notify_insert_waiters(insert_waiters);
             return Written::Put { replaced: None, resident: true };
         };
-        let is_dead = now.is_dead(entry.deadline());
+        let is_expired = now.is_expired(entry.deadline());
         let live = || {
             (
                 &entry.value,
                 state.side_tables.hard_deadline(bucket).unwrap_or_else(|| entry.deadline()),
             )
         };
-        match decide((!is_dead).then(live)) {
+        match decide((!is_expired).then(live)) {
             Decision::Put(new, until) => (value, hard_deadline) = (new, until),
             Decision::Remove => {
                 state.bump_write_version(hash, &key);
@@ -196,11 +196,11 @@ where
             self.journal.has_subscriber(Cause::Replaced) || state.has_departure_waiters(hash, &key);
         // User code (`Eq`, `Clone`) runs before the first change to the entry: if it panics, nothing has changed.
         state.bump_write_version(hash, &key);
-        let copy = (!is_dead && has_subscriber).then(|| entry.value.clone());
+        let copy = (!is_expired && has_subscriber).then(|| entry.value.clone());
         let old = entry.replace(value, entry_deadline);
         self.note_deadline(state, index, bucket, entry_deadline);
         self.write_side_tables(state, bucket, hard_deadline, tags);
-        if is_dead {
+        if is_expired {
             // The expired value was not replaced: its departure is recorded as `Expired`, before the new value can be
             // read.
             self.record_expired(locked, index, old.depart(key, Cause::Expired, now.tick()));
@@ -276,7 +276,7 @@ where
         let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }
@@ -330,7 +330,7 @@ where
         let (table, state) = locked.parts();
         let found = window::entry_at(table, bucket);
         let (key, entry) = found.expect("the bucket that was just found is full");
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             self.expire_found(locked, index, bucket, now);
             return None;
         }

@@ -49,7 +49,7 @@ where
         let found = window::find(table, hash, |k| *k == key);
         let (mut expired, mut live) = (None, None);
         if let Some((bucket, entry)) = found {
-            if now.is_dead(entry.deadline()) {
+            if now.is_expired(entry.deadline()) {
                 expired = Some(bucket);
             } else {
                 live_bucket = Some((bucket, entry.deadline()));
@@ -95,7 +95,7 @@ where
             let copy = has_subscriber.then(copy);
             let more = weight.saturating_sub(state.side_tables.weight(bucket));
             let resident = !is_too_heavy
-                && (bound.excess_of(u64::from(more)) == 0 || !now.is_dead(entry_deadline));
+                && (bound.excess_of(u64::from(more)) == 0 || !now.is_expired(entry_deadline));
             if resident {
                 let old = entry.replace(value, entry_deadline);
                 self.note_deadline(state, index, bucket, entry_deadline);
@@ -114,7 +114,7 @@ where
         let discard_cause = match () {
             () if is_too_heavy => Some(Cause::Evicted),
             // No live entry is evicted for a value that has already expired.
-            () if excess > 0 && now.is_dead(entry.deadline()) => Some(Cause::Expired),
+            () if excess > 0 && now.is_expired(entry.deadline()) => Some(Cause::Expired),
             () => None,
         };
         if let Some(cause) = discard_cause {
@@ -159,7 +159,7 @@ where
         let mut locked = self.write(location, |k, _| key.equivalent(k));
         let (table, state) = locked.parts();
         let (bucket, entry) = window::find(table, hash, |k| key.equivalent(k))?;
-        if now.is_dead(entry.deadline()) {
+        if now.is_expired(entry.deadline()) {
             if self.is_past_stale_window(entry.deadline(), now) {
                 self.expire_found(locked, index, bucket, now);
             }

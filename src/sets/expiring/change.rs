@@ -59,7 +59,7 @@ impl<K, V, T> Change<'_, K, V, T> {
     /// Returns whether a member with this score is expired.
     #[inline]
     pub(super) fn is_expired(&self, score: Tick) -> bool {
-        score.after(self.ttl).is_dead(self.now)
+        score.after(self.ttl).is_expired(self.now)
     }
 
     #[inline]

@@ -123,7 +123,7 @@ impl<S: Shard> StateOf<S> {
 
     /// Returns whether a shard may have expired members at `now`.
     pub(super) fn is_due(&self, shard: usize, now: Tick) -> bool {
-        self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_dead(now))
+        self.schedule.lowest(shard).is_some_and(|score| score.after(self.ttl).is_expired(now))
     }
 
     /// Returns a lower bound on the time at which the next member expires. A push that expires sooner wakes

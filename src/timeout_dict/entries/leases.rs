@@ -10,7 +10,7 @@ impl<K, V> Entries<K, V> {
     /// Their claims are not void yet.
     pub(in crate::timeout_dict) fn end_leases(&mut self, now: &impl Now) {
         while let Some(first) = self.leases.first(|_| ())
-            && now.is_dead(first.deadline)
+            && now.is_expired(first.deadline)
         {
             self.leases.remove_first();
             self.counts.failed += 1;

@@ -102,8 +102,8 @@ impl Shard {
         assert_ne!(Some(bucket), exempt);
         let Resident { key, deadline } =
             self.table[bucket].expect("the bucket of a victim is full");
-        let is_dead = deadline <= now;
-        if is_dead {
+        let is_expired = deadline <= now;
+        if is_expired {
             self.remove(bucket);
         } else {
             let len = self.buckets.len();
@@ -111,7 +111,7 @@ impl Shard {
             self.policy.evicted(bucket, hash(key), len);
             self.evicted.push(key);
         }
-        Some((key, is_dead))
+        Some((key, is_expired))
     }
 
     fn remove(&mut self, bucket: usize) {
@@ -201,8 +201,8 @@ fn expired_entries_are_evicted_before_most_live_ones_in_a_large_shard() {
     (1_000..1_500).for_each(|key| assert!(!shard.request(key, 1)));
     let mut living = 0;
     for _ in 0..500 {
-        let (_, is_dead) = shard.evict(None).expect("the shard has many entries");
-        living += u32::from(!is_dead);
+        let (_, is_expired) = shard.evict(None).expect("the shard has many entries");
+        living += u32::from(!is_expired);
     }
     // A third of the entries has expired at first, and few at last.
     assert!(living < 60, "{living} of 500 were alive");
