@@ -126,7 +126,7 @@ async fn prefix_with_braces_is_refused() {
 }
 
 #[tokio::test]
-async fn rediss_url_connects_with_the_given_authority() {
+async fn rediss_url_connects_over_tls_with_the_given_authority() {
     let (_server, port) = Server::start_encrypted();
     let url = format!("rediss://localhost:{port}");
     let authority = std::fs::read("tests/data/tls/authority.pem").unwrap();
