@@ -57,8 +57,8 @@ fn main() {
     let mut page = format!(
         "# Costs of the dashboard\n\n\
          Made by `cargo bench --bench dashboard`: processor time of the service's threads, in percent of one core; \
-         medians of {rounds} intervals of {} s, in which all configurations take turns. The process has {} named caches \
-         and {} named limiters.\n\n\
+         medians of {rounds} intervals of {} s, in which all configurations take turns. The process has {} named \
+         caches and {} named limiters.\n\n\
          | requests per second | without a viewer | one viewer | ten viewers | share of the sampler thread |\n\
          | ---: | ---: | ---: | ---: | ---: |\n",
         duration.as_secs(),
@@ -77,7 +77,11 @@ fn main() {
             for (viewers, shares) in VIEWERS.into_iter().zip(&mut shares) {
                 let viewers: Vec<_> = (0..viewers).map(|_| view(&load, port)).collect();
                 wait(&load, Duration::from_millis(500));
-                let before = (processor_time("service"), processor_time("fleeting-dashbo"), RESPONSES.load(Relaxed));
+                let before = (
+                    processor_time("service"),
+                    processor_time("fleeting-dashbo"),
+                    RESPONSES.load(Relaxed),
+                );
                 let start = std::time::Instant::now();
                 wait(&load, duration);
                 let seconds = start.elapsed().as_secs_f64();
@@ -168,7 +172,8 @@ fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
     const BATCHES: u64 = 100;
     let batch = REQUESTS_PER_SECOND / CLIENTS / BATCHES;
     let sending = load.spawn(async move {
-        let connection = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
+        let connection =
+            TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
         let (mut responses, mut requests) = connection.into_split();
         tokio::spawn(async move {
             let mut bytes = vec![0; 64 * 1_024];
@@ -184,7 +189,8 @@ fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
             let mut text = String::new();
             for n in 0..batch {
                 let page = (client * 7_919 + tick * batch + n) % 50_000;
-                write!(text, "GET /{page} HTTP/1.1\r\nhost: x\r\n\r\n").expect("writing to a String cannot fail");
+                write!(text, "GET /{page} HTTP/1.1\r\nhost: x\r\n\r\n")
+                    .expect("writing to a String cannot fail");
             }
             requests.write_all(text.as_bytes()).await.expect("the request is sent");
         }
@@ -196,7 +202,9 @@ fn send(load: &Runtime, port: u16, client: u64) -> AbortHandle {
 fn view(load: &Runtime, port: u16) -> AbortHandle {
     let viewing = load.spawn(async move {
         loop {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
+            let mut stream = TcpStream::connect(("127.0.0.1", port))
+                .await
+                .expect("the server accepts connections");
             let request = b"GET /fleeting/stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
             stream.write_all(request).await.expect("the request is sent");
             let mut bytes = vec![0; 64 * 1_024];

@@ -65,10 +65,10 @@ fn one_writer(runtime: &Runtime, rounds: usize) -> String {
     let mut others: Vec<_> = others.collect();
     others.iter_mut().for_each(wait);
     let mut waiting = subscribe(4, MANY);
-    let mut figures = [const { Vec::new() }; 5];
+    let mut samples = [const { Vec::new() }; 5];
     for _ in 0..rounds {
-        for (cache, figure) in caches.iter().zip(&mut figures).take(4) {
-            figure.push(time(VERBS, || set_and_remove(runtime, cache, VERBS)));
+        for (cache, value) in caches.iter().zip(&mut samples).take(4) {
+            value.push(time(VERBS, || set_and_remove(runtime, cache, VERBS)));
         }
         let mut woken = Duration::ZERO;
         for _ in 0..8 {
@@ -77,15 +77,15 @@ fn one_writer(runtime: &Runtime, rounds: usize) -> String {
             set_and_remove(runtime, &caches[4], 1);
             woken += start.elapsed();
         }
-        figures[4].push(woken.as_nanos() as f64 / 8.0);
+        samples[4].push(woken.as_nanos() as f64 / 8.0);
     }
     drop((idle, others));
-    let figures = figures.map(median);
+    let samples = samples.map(median);
     let mut page = String::from(
         "## A `set` and a `remove`, with one event\n\n\
          | subscribers | ns | more than without a subscriber |\n| --- | --- | --- |\n",
     );
-    for (name, figure) in [
+    for (name, value) in [
         "none",
         "1, idle",
         "1,000, idle",
@@ -93,10 +93,10 @@ fn one_writer(runtime: &Runtime, rounds: usize) -> String {
         "1,000, that wait for this event and are woken",
     ]
     .into_iter()
-    .zip(figures)
+    .zip(samples)
     {
-        writeln!(page, "| {name} | {figure:.0} | {:.0} |", figure - figures[0])
-            .expect("a string takes all");
+        writeln!(page, "| {name} | {value:.0} | {:.0} |", value - samples[0])
+            .expect("writing to a String cannot fail");
     }
     page + "\n"
 }
@@ -110,7 +110,7 @@ fn two_writers(rounds: usize) -> String {
          | keys per writer | subscribers | 1 writer | 2 writers | ratio |\n| --- | --- | --- | --- | --- |\n",
     );
     for keys in [1, KEYS] {
-        let mut figures = [const { Vec::new() }; 4];
+        let mut samples = [const { Vec::new() }; 4];
         let mut caches = subscribed();
         for _ in 0..rounds {
             if keys == 1 {
@@ -121,14 +121,14 @@ fn two_writers(rounds: usize) -> String {
                 replace_at_once(cache, 2, keys, keys);
                 for writers in [1, 2] {
                     let rate = replace_at_once(cache, writers, keys, LONG);
-                    figures[2 * row + writers as usize - 1].push(rate);
+                    samples[2 * row + writers as usize - 1].push(rate);
                 }
             }
         }
-        let [plain_one, plain_two, one, two] = figures.map(median);
+        let [plain_one, plain_two, one, two] = samples.map(median);
         for (name, one, two) in [("none", plain_one, plain_two), ("100, idle", one, two)] {
             writeln!(page, "| {keys} | {name} | {one:.2} | {two:.2} | {:.2} |", two / one)
-                .expect("a string takes all");
+                .expect("writing to a String cannot fail");
         }
     }
     page
@@ -178,7 +178,10 @@ fn replace_at_once(cache: &Numbers, writers: u64, keys: u64, verbs: u64) -> f64 
         let write = &write;
         let threads: Vec<_> =
             (0..writers).map(|writer| scope.spawn(move || write(writer))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("the writer does not panic")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("the writer does not panic"))
+            .collect()
     });
     let start = spans.iter().map(|(start, _)| *start).min().expect("at least one writer");
     let end = spans.iter().map(|(_, end)| *end).max().expect("at least one writer");
@@ -200,7 +203,7 @@ fn time(verbs: u64, work: impl FnOnce()) -> f64 {
     start.elapsed().as_nanos() as f64 / verbs as f64
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

@@ -3,17 +3,17 @@
 //! `cargo bench --bench fairness` (Linux, about 2 minutes) prints the table of `docs/fairness.md`;
 //! `cargo bench --bench fairness -- "64B, 8"` prints some of its rows.
 //!
-//! Threads read one key in a loop. Another thread sets a key every millisecond. In the same shard, a small value expires
-//! every 10 ms, is removed by the sweeper, and reported to a lossless subscriber. The runtime has one worker, which runs
-//! the sweeper, the subscriber, and a task that sleeps for 1 ms at a time. If that task is late, something has blocked
-//! the worker.
+//! Threads read one key in a loop. Another thread sets a key every millisecond. In the same shard, a small value
+//! expires every 10 ms, is removed by the sweeper, and reported to a lossless subscriber. The runtime has one worker,
+//! which runs the sweeper, the subscriber, and a task that sleeps for 1 ms at a time. If that task is late, something
+//! has blocked the worker.
 //!
 //! There are more threads than processors, so all threads also wait for a processor. The rows in which the readers read
 //! another cache show this noise. The kernel counts such waits of the writer and of the worker, but they may also wait
 //! for a reader that has lost its processor while it holds the lock.
 //!
-//! Every row has a fixed duration. At its end the readers stop, so that all other threads can continue. An event that is
-//! missing by then counts with its delay at that time.
+//! Every row has a fixed duration. At its end the readers stop, so that all other threads can continue. An event that
+//! is missing by then counts with its delay at that time.
 
 mod measure;
 
@@ -33,7 +33,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use measure::{ChosenShard, SHARDS, Waits, is_selected, is_quick, key_of, quantile, show};
+use measure::{ChosenShard, SHARDS, Waits, is_quick, is_selected, key_of, quantile, show};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(86_400);
@@ -86,13 +86,13 @@ fn main() {
                 let row = format!("{name}, {readers} readers, {}", writes.name());
                 if is_selected(&row, true) {
                     let alone = *alone.get_or_insert_with(|| one_get(size));
-                    let figures = measure(size, readers, writes);
+                    let samples = measure(size, readers, writes);
                     println!(
                         "| {name} | {readers} | {} | {} | {} | {} |",
                         show(alone),
                         show(alone * readers + SLACK),
                         writes.name(),
-                        figures.cells(),
+                        samples.cells(),
                     );
                 }
             }
@@ -149,7 +149,9 @@ fn measure(size: usize, readers: u32, writes: Writes) -> Row {
     let (begin, stop) = (Barrier::new(readers as usize + 2), AtomicBool::new(false));
     let (reads, writes, end) = thread::scope(|threads| {
         let readers: Vec<_> = (0..readers)
-            .map(|_| threads.spawn(|| runtime.block_on(read_until(read_cache, read, &begin, &stop))))
+            .map(|_| {
+                threads.spawn(|| runtime.block_on(read_until(read_cache, read, &begin, &stop)))
+            })
             .collect();
         let writer =
             threads.spawn(|| runtime.block_on(write_until(&cache, written, size, &begin, &stop)));
@@ -157,7 +159,10 @@ fn measure(size: usize, readers: u32, writes: Writes) -> Row {
         thread::sleep(time);
         let end = Instant::now();
         stop.store(true, Relaxed);
-        let reads: u64 = readers.into_iter().map(|reader| reader.join().expect("the reader does not panic")).sum();
+        let reads: u64 = readers
+            .into_iter()
+            .map(|reader| reader.join().expect("the reader does not panic"))
+            .sum();
         (reads, writer.join().expect("the writer does not panic"), end)
     });
     // Without readers, all waiting threads continue. Later events count as missing.
@@ -172,7 +177,10 @@ fn measure(size: usize, readers: u32, writes: Writes) -> Row {
         pause: Duration::from_nanos(pause.load(Relaxed)),
     };
     for (n, deadline) in (0..).zip(deadlines) {
-        match received.iter().find(|received| received.key == key_of(0, 2 + n) && received.at <= end) {
+        match received
+            .iter()
+            .find(|received| received.key == key_of(0, 2 + n) && received.at <= end)
+        {
             Some(received) => {
                 row.lags.push(received.lag);
                 row.delays.push(received.at - deadline);
@@ -272,8 +280,8 @@ impl Writes {
 impl Row {
     fn cells(mut self) -> String {
         let (mut took, mut own): (Vec<_>, Vec<_>) = self.writes.iter().copied().unzip();
-        for figures in [&mut took, &mut own, &mut self.lags, &mut self.delays] {
-            figures.sort();
+        for samples in [&mut took, &mut own, &mut self.lags, &mut self.delays] {
+            samples.sort();
         }
         format!(
             "{} | {} | {} | {} | {} / {} | {} | {} / {} | {}",

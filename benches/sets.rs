@@ -24,9 +24,9 @@ const MANY: u64 = 1_000_000;
 const SLOT_TABLE: &str = "\
     The table that finds a member is part of this crate (`src/sets/scores/slot_table.rs`). It is compared with \
     `hashbrown::HashTable`, which also needs 8 bytes per member. With hashbrown, the last row takes 1.35 times as long \
-    (1.28 to 1.50), a lookup in a set of this size 1.15 times, and a push at 100,000 members 1.09 times. Only the lookup \
-    of a missing member takes half the time. The numbers are processor times, medians of five rounds in which two builds \
-    that differ in that file take turns.\n";
+    (1.28 to 1.50), a lookup in a set of this size 1.15 times, and a push at 100,000 members 1.09 times. Only the \
+    lookup of a missing member takes half the time. The numbers are processor times, medians of five rounds in which \
+    two builds that differ in that file take turns.\n";
 
 /// A TTL that no member reaches before the benchmark ends.
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -42,8 +42,8 @@ fn main() {
     let _inside = runtime.enter();
     let mut page = String::from(
         "# Time-expired sets compared with a BTreeMap\n\n\
-         Made by `cargo bench --bench sets`: medians of rounds in which all candidates take turns, on one machine in one \
-         run and compared with the first row or column. Only the ratios are comparable between machines. `u64` \
+         Made by `cargo bench --bench sets`: medians of rounds in which all candidates take turns, on one machine in \
+         one run and compared with the first row or column. Only the ratios are comparable between machines. `u64` \
          members.\n\n",
     );
     page += &pushes(&runtime, rounds);
@@ -68,39 +68,39 @@ fn pushes(runtime: &Runtime, rounds: usize) -> String {
         next += 1;
     }
     let ttl = ttl_of_steady_pushes(runtime);
-    let mut figures = [const { Vec::new() }; 5];
+    let mut samples = [const { Vec::new() }; 5];
     for _ in 0..rounds {
-        figures[0].push(time(MEMBERS, || {
+        samples[0].push(time(MEMBERS, || {
             tree.insert((next, next), next);
             black_box(tree.pop_first());
             next += 1;
         }));
-        figures[1].push(time(MEMBERS, || {
+        samples[1].push(time(MEMBERS, || {
             set.push_only(next, true);
             next += 1;
         }));
-        figures[2].push(time(MEMBERS, || {
+        samples[2].push(time(MEMBERS, || {
             map.push(next, true);
             next += 1;
         }));
         let (each, members) = runtime.block_on(steady_pushes(ttl));
-        figures[3].push(each);
-        figures[4].push(members as f64);
+        samples[3].push(each);
+        samples[4].push(members as f64);
     }
-    let [bare, timed, by_hand, ours, members] = figures.map(median);
+    let [bare, timed, by_hand, ours, members] = samples.map(median);
     eprintln!("push: {bare:.1} {timed:.1} {by_hand:.1} {ours:.1}, at {members} members");
     let mut page = String::from(
         "## A push, at 100,000 members\n\nWith each push of a new member, the oldest one expires.\n\n\
          | | ns | relative to the first row |\n| --- | --- | --- |\n",
     );
-    for (name, figure) in [
+    for (name, value) in [
         ("`BTreeMap`: `insert`, `pop_first`", bare),
         ("the same with `Instant::now()`, in a `Mutex`", timed),
         ("the same, and a `HashMap` to find the score of a member", by_hand),
         ("`ExpiringSet::push`", ours),
     ] {
-        writeln!(page, "| {name} | {figure:.0} | {:.2} |", figure / bare)
-            .expect("a string takes all");
+        writeln!(page, "| {name} | {value:.0} | {:.2} |", value / bare)
+            .expect("writing to a String cannot fail");
     }
     page + "\n"
 }
@@ -157,7 +157,8 @@ fn many(runtime: &Runtime, rounds: usize) -> String {
     let [by_hand, ours] = [by_hand, ours].map(median);
     eprintln!("one of many: {by_hand:.1} {ours:.1}");
     format!(
-        "## One insert and one removal, at 1,000,000 members\n\n| | ns | relative to the first row |\n| --- | --- | --- |\n\
+        "## One insert and one removal, at 1,000,000 members\n\n| | ns | relative to the first row |\n| --- | --- | \
+         --- |\n\
          | `BTreeMap` and `HashMap`, with `Instant::now()`, in a `Mutex` | {by_hand:.0} | 1.00 |\n\
          | `SortedSet::insert`, `pop_first` | {ours:.0} | {:.2} |\n\n{SLOT_TABLE}\n",
         ours / by_hand
@@ -180,7 +181,7 @@ fn prunes(rounds: usize) -> String {
         let ratio = ours / bare;
         eprintln!("prune with {live} live: {bare:.0} {ours:.0}");
         writeln!(page, "| {live} remain | {bare:.0} | {ours:.0} ({ratio:.2}) |")
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
     }
     page
 }
@@ -259,7 +260,7 @@ fn time(calls: u64, mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / calls as f64
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

@@ -36,8 +36,9 @@ fn main() {
     let mut page = format!(
         "# Snapshots\n\n\
          Made by `cargo bench --bench snapshot --features serde`: {entries} sessions (a number, and a text of some 45 \
-         bytes) are written to a file and read back. The columns \"bytes only\" are for writing and reading the same bytes \
-         without a cache. All written data is synced. Both take turns {ROUNDS} times; the table has the best of each.\n\n\
+         bytes) are written to a file and read back. The columns \"bytes only\" are for writing and reading the same \
+         bytes without a cache. All written data is synced. Both take turns {ROUNDS} times; the table has the best of \
+         each.\n\n\
          | | MB | written in s | bytes only | ratio | processor time per entry | bytes only | read in s | bytes only \
          | concurrent reader, worst |\n|{}\n",
         " --- |".repeat(10)
@@ -77,16 +78,16 @@ fn main() {
             each(processor_alone),
             late.as_micros(),
         )
-        .expect("a string takes all");
+        .expect("writing to a String cannot fail");
     }
     writeln!(
         page,
-        "\nThe processor time covers both threads: one copies and encodes, the other writes. Only one thread copies, so that \
-         the other processors remain available to the service. It waits for memory for a third of its time, because \
-         values are scattered over the heap. A plain snapshot waits for the disk if the disk writes less than {most:.0} \
-         MB/s."
+        "\nThe processor time covers both threads: one copies and encodes, the other writes. Only one thread copies, \
+         so that the other processors remain available to the service. It waits for memory for a third of its time, \
+         because values are scattered over the heap. A plain snapshot waits for the disk if the disk writes less than \
+         {most:.0} MB/s."
     )
-    .expect("a string takes all");
+    .expect("writing to a String cannot fail");
     println!("{page}");
     if !measure::is_quick() {
         fs::write("docs/snapshot.md", page).expect("docs/snapshot.md can be written");

@@ -32,7 +32,7 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
     fs::create_dir_all(&path).expect("the directory can be created");
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat(CWD, &path, flags, Mode::empty()).expect("the file exists");
-    let mut figures = [const { Vec::new() }; ADD.len() + TAKE.len()];
+    let mut samples = [const { Vec::new() }; ADD.len() + TAKE.len()];
     for _ in 0..rounds {
         let mut round = [0.0; ADD.len() + TAKE.len()];
         for number in 0..COUNT {
@@ -41,7 +41,8 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
             stat(&queue).expect("the file exists");
             watch.lap();
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-            let file = openat(&dir, &draft, flags, Mode::from_raw_mode(0o666)).expect("the file can be created");
+            let file = openat(&dir, &draft, flags, Mode::from_raw_mode(0o666))
+                .expect("the file can be created");
             watch.lap();
             assert_eq!(write(&file, &BODY), Ok(BODY.len()));
             drop(file);
@@ -79,23 +80,24 @@ pub(crate) fn table(dir_path: &Path, rounds: usize) -> String {
             unlinkat(&dir, &lock, AtFlags::empty()).expect("the file exists");
             watch.lap();
         }
-        for (figure, seconds) in figures.iter_mut().zip(round) {
-            figure.push(seconds * 1e6 / COUNT as f64);
+        for (value, seconds) in samples.iter_mut().zip(round) {
+            value.push(seconds * 1e6 / COUNT as f64);
         }
     }
-    let figures = figures.map(median);
-    let (add, take) = figures.split_at(ADD.len());
+    let samples = samples.map(median);
+    let (add, take) = samples.split_at(ADD.len());
     let mut page = String::from(
-        "### System calls\n\nThe system calls for one element of a simple queue, made one after another by one thread. The \
-         additional time of the library is spent on names, memory, and the transfer to its thread and back.\n\n\
+        "### System calls\n\nThe system calls for one element of a simple queue, made one after another by one \
+         thread. The additional time of the library is spent on names, memory, and the transfer to its thread and \
+         back.\n\n\
          | | µs |\n| --- | --- |\n",
     );
-    for (of, names, figures) in [("`add`", &ADD[..], add), ("`locked`, `ack`", &TAKE[..], take)] {
-        for (name, figure) in names.iter().zip(figures) {
-            writeln!(page, "| {name} | {figure:.1} |").expect("a string takes all");
+    for (of, names, samples) in [("`add`", &ADD[..], add), ("`locked`, `ack`", &TAKE[..], take)] {
+        for (name, value) in names.iter().zip(samples) {
+            writeln!(page, "| {name} | {value:.1} |").expect("writing to a String cannot fail");
         }
-        let sum: f64 = figures.iter().sum();
-        writeln!(page, "| **{of}** | **{sum:.1}** |").expect("a string takes all");
+        let sum: f64 = samples.iter().sum();
+        writeln!(page, "| **{of}** | **{sum:.1}** |").expect("writing to a String cannot fail");
     }
     page + "\n"
 }
@@ -107,14 +109,13 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn over(figures: &'a mut [f64]) -> Self {
-        Self { laps: figures.iter_mut(), since: Instant::now() }
+    fn over(samples: &'a mut [f64]) -> Self {
+        Self { laps: samples.iter_mut(), since: Instant::now() }
     }
 
     fn lap(&mut self) {
         let now = Instant::now();
-        *self.laps.next().expect("an element for each lap") +=
-            (now - self.since).as_secs_f64();
+        *self.laps.next().expect("an element for each lap") += (now - self.since).as_secs_f64();
         self.since = now;
     }
 }

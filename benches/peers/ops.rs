@@ -1,4 +1,4 @@
-//! `get`, `set_ex` and 95 : 5, over sizes, distributions and tasks.
+//! `get`, `set_ex` and a mix of 95 lookups to 5 writes, by number of entries, distribution of keys, and tasks.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -34,13 +34,14 @@ pub(crate) fn keys(count: usize) -> Keys {
     (0..count).map(|i| format!("key:{i:016}")).collect()
 }
 
-/// Which keys are asked for, one after the other.
+/// Returns a sequence of uniformly distributed keys.
 pub(crate) fn uniform(keys: usize, calls: usize) -> Arc<[u32]> {
     let mut random = SmallRng::seed_from_u64(1);
     (0..calls).map(|_| random.random_range(0..keys as u32)).collect()
 }
 
-/// Zipf with exponent 0.99, as YCSB has it: key `n` is asked for as often as `n^-0.99`.
+/// Returns a sequence of Zipf-distributed keys with exponent 0.99, as in YCSB: the frequency of key `n` is proportional
+/// to `n^-0.99`.
 pub(crate) fn zipf(keys: usize, calls: usize) -> Arc<[u32]> {
     let mut sum = 0.0;
     let cumulated: Vec<f64> = (1..=keys)
@@ -66,7 +67,7 @@ impl Field {
         }
     }
 
-    /// Nanoseconds a call, for each subject in the order of [`NAMES`].
+    /// Returns nanoseconds per call, for each candidate in the order of [`NAMES`].
     pub(crate) async fn round(
         &self,
         op: Op,
@@ -92,13 +93,13 @@ impl Field {
         tasks: usize,
         rounds: usize,
     ) -> Vec<f64> {
-        let mut figures = vec![Vec::new(); NAMES.len()];
+        let mut samples = vec![Vec::new(); NAMES.len()];
         for _ in 0..rounds {
-            for (all, figure) in figures.iter_mut().zip(self.round(op, keys, calls, tasks).await) {
-                all.push(figure);
+            for (all, value) in samples.iter_mut().zip(self.round(op, keys, calls, tasks).await) {
+                all.push(value);
             }
         }
-        figures.into_iter().map(median).collect()
+        samples.into_iter().map(median).collect()
     }
 }
 
@@ -122,7 +123,7 @@ async fn run<S: Subject>(
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
             let (subject, keys, calls) = (subject.clone(), keys.clone(), calls.clone());
-            // A value of its own: nobody measures how two cores share a counter of ours.
+            // A separate value per task: a shared one would add contention of its reference count.
             let value = Arc::new(*value + task as u64);
             tokio::spawn(async move {
                 let (before, after) = calls.split_at(task * calls.len() / 3);
@@ -172,15 +173,15 @@ async fn mixed<S: Subject>(
     }
 }
 
-/// All rows, or those whose names contain a word of `asked`.
-pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
+/// All rows, or those whose names contain a word of `selected`.
+pub(crate) async fn table(quick: bool, selected: &[String]) -> String {
     let mut page =
         String::from("\n## Nanoseconds a call\n\nIn brackets: as a multiple of the floor.\n\n");
     head(&mut page, "", &NAMES);
     let (calls, rounds) = if quick { (20_000, 3) } else { (400_000, rounds()) };
     for entries in [10_000, 1_000_000] {
         let entries = if quick { entries / 10 } else { entries };
-        let rows = rows(entries, asked);
+        let rows = rows(entries, selected);
         if rows.is_empty() {
             continue;
         }
@@ -188,9 +189,9 @@ pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
         let field = Field::filled(&keys).await;
         let spreads = [uniform(entries, calls), zipf(entries, calls)];
         for Row { name, spread, tasks, op } in rows {
-            let figures = field.medians(op, &keys, &spreads[spread], tasks, rounds).await;
-            eprintln!("{name}: {figures:.0?}");
-            row(&mut page, &name, &figures);
+            let samples = field.medians(op, &keys, &spreads[spread], tasks, rounds).await;
+            eprintln!("{name}: {samples:.0?}");
+            row(&mut page, &name, &samples);
         }
     }
     page
@@ -198,13 +199,13 @@ pub(crate) async fn table(quick: bool, asked: &[String]) -> String {
 
 struct Row {
     name: String,
-    /// The place of its keys among the spreads.
+    /// Index of the row's key sequence.
     spread: usize,
     tasks: usize,
     op: Op,
 }
 
-fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
+fn rows(entries: usize, selected: &[String]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (spread, spread_name) in ["uniform", "Zipf 0.99"].into_iter().enumerate() {
         for tasks in [1, 2] {
@@ -212,7 +213,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
                 let plural = if tasks == 1 { "" } else { "s" };
                 let name =
                     format!("{op_name}, {entries} entries, {spread_name}, {tasks} task{plural}");
-                if asked.is_empty() || asked.iter().any(|word| name.contains(word)) {
+                if selected.is_empty() || selected.iter().any(|word| name.contains(word)) {
                     rows.push(Row { name, spread, tasks, op });
                 }
             }
@@ -221,7 +222,7 @@ fn rows(entries: usize, asked: &[String]) -> Vec<Row> {
     rows
 }
 
-/// In how many rounds the subjects take turns.
+/// Returns the number of rounds in which the candidates take turns.
 pub(crate) fn rounds() -> usize {
     let set = std::env::var("FLEETING_ROUNDS").ok();
     set.map_or(9, |rounds| rounds.parse().expect("FLEETING_ROUNDS must be a number"))
